@@ -21,6 +21,7 @@ from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_capture, explode_cloudevents
 from ce_nats.arrow._decode import Events, combine, decode
 from ce_nats.arrow._headers import check_type
+from ce_nats.arrow._headers import pairs as pairs_of
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.message import Headers
@@ -28,6 +29,7 @@ from ce_nats.wire.nats import encode_header_block
 from tests.support.arrow_rows import CORE, LARGE, OCTETS, TEXTS, Pairs, Row, compare, expected, found, table
 from tests.support.damage import damaged, has_only_utf8, in_bytes, with_strange_data
 from tests.support.strategies import (
+    attempt,
     hostile_payloads,
     mutated_messages,
     plain_event,
@@ -61,6 +63,30 @@ def test_few_large_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch
     wanted = [expected(row) for row in rows]
     monkeypatch.setattr(decode_module, "from_nats_message", None)
     assert found(explode_cloudevents(table(rows))) == wanted
+
+
+@pytest.mark.parametrize("minimum", [1, 20])
+def test_errors_are_those_of_the_codec(monkeypatch: pytest.MonkeyPatch, minimum: int) -> None:
+    """Also their texts and attributes."""
+    monkeypatch.setattr(decode_module, "_MIN_ROWS", minimum)
+    payloads = [*(b"", b" ", b"abc", b"[1]", b'{"a":1}', b'{"a":', b"\xff", JSON_EVENT[:-1]), b'{"id":5}', b"[" * 300]
+    rows: list[Row] = [(headers, payload) for payload in payloads for headers in (None, STRUCTURED)]
+    for changed in ("ce-specversion", "ce-id", "ce-source", "ce-type"):
+        rows += [([pair for pair in BASE if pair[0] != changed], b"")]
+        rows += [
+            ([(name, text if name == changed else value) for name, value in BASE], b"") for text in ("", "%", "é ")
+        ]
+    others = [("ce-time", "today"), ("ce-dataschema", "a"), ("content-type", "application/cloudevents-batch+json")]
+    rows += [([*BASE, pair], b"") for pair in (*others, ("content-type", "a"), ("ce-A", "b"), ("ce-id", "a"))]
+    given = table(rows)
+    errors = decode(given["headers"].combine_chunks(), given["data"].combine_chunks()).errors
+    for row, (headers, payload) in enumerate(rows):
+        _, error = attempt(DecodeError, from_nats_message, NatsMessage("", payload or b"", headers or []))
+        assert _details(errors.get(row)) == _details(error), rows[row]
+
+
+def _details(error: Any) -> Any:
+    return error and (str(error), error.attribute, error.header, error.requirement)
 
 
 # --- Shared rows ----------------------------------------------------------------------------------------------------
@@ -247,7 +273,13 @@ def to_dictionaries(rows: Sequence[Row]) -> pa.Array:
     return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
 
 
-@pytest.mark.parametrize("payload", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str)
+PAYLOADS = [
+    *(pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
+    *(getattr(pa, name)() for name in ("binary_view", "string_view") if hasattr(pa, name)),
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=str)
 @pytest.mark.parametrize(
     "make",
     [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views, to_dictionaries],
@@ -274,6 +306,10 @@ def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa
         (pa.array([[("a", ["x", None])]], pa.map_(pa.string(), pa.list_(pa.string()))), "invalid-header-value"),
         (pa.array([[None]], TEXTS), "invalid-header-name"),
         (pa.array([[{"key": None, "value": None}]], TEXTS), "invalid-header-name"),
+        (
+            pa.array([[{"key": "a", "value": None}, {"key": None, "value": "b"}]], TEXTS),
+            "invalid-header-value",
+        ),
         (pa.array([[{"key": b"\xff", "value": b""}]], OCTETS), "not-a-cloudevent"),
         (pa.array([[{"key": b"ce-\xff", "value": b""}]], OCTETS), "invalid-attribute-name"),
         (pa.array([[{"key": b"ce-id", "value": b"\xff"}]], OCTETS), "invalid-utf8"),
@@ -298,6 +334,31 @@ def test_invalid_headers_are_errors_of_their_rows(headers: pa.Array, code: str) 
         assert explode_cloudevents(both)["ce_error"].to_pylist() == [None, code, None]
 
 
+def in_octets(*rows: list[tuple[bytes | None, bytes | None]] | None) -> pa.Array:
+    shaped = [row if row is None else [{"key": name, "value": value} for name, value in row] for row in rows]
+    return pa.array(shaped, OCTETS)
+
+
+def test_only_rows_with_other_bytes_than_utf8_are_escaped() -> None:
+    """Not those with errors: their pairs are undefined."""
+    found = pairs_of(
+        in_octets([(b"a", b"b")], [(b"a", b"\xff"), (b"b", b"")], None, [(b"\xff", None)], [(b"\xfe", b"c")])
+    )
+    assert found.escaped == {1: [("a", "\udcff"), ("b", "")], 4: [("\udcfe", "c")]}
+    assert {row: (str(error.code), error.header) for row, error in found.errors.items()} == {
+        3: ("invalid-header-value", "\udcff")
+    }
+    assert [found.of(row) for row in (0, 1, 2, 4)] == [[("a", "b")], found.escaped[1], [], found.escaped[4]]
+
+
+def test_errors_of_headers_name_the_first_null() -> None:
+    found = pairs_of(in_octets([(b"a", b"b")], [(b"c", None), (None, b"d")], [], [(b"e", b"f"), (None, None)]))
+    assert {row: (str(error), error.header) for row, error in found.errors.items()} == {
+        1: ("invalid-header-value: the value of header 'c' must be a str, got None", "c"),
+        3: ("invalid-header-name: a header name must be a str, got None", None),
+    }
+
+
 def test_null_lists_have_no_headers() -> None:
     """Elements in the range of a NULL list are ignored."""
     flat = table([(BASE, b""), (BASE, b"")])["headers"].combine_chunks()
@@ -308,6 +369,15 @@ def test_null_lists_have_no_headers() -> None:
     headers = pa.ListArray.from_arrays(flat.offsets, flat.values, mask=pa.array([True, False]))
     exploded = explode_cloudevents(pa.table({"headers": headers, "data": pa.nulls(2, pa.binary())}))
     assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent", None]
+
+
+@pytest.mark.parametrize(
+    "kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()], ids=str
+)
+def test_empty_batches_have_columns(kind: pa.DataType) -> None:
+    decoded = decode(pa.array([], kind), pa.array([], pa.binary()), {"n": int})
+    assert {name: len(column) for name, column in decoded.columns.items()} == dict.fromkeys(decode_module.TYPES, 0)
+    assert (decoded.typed["n"], decoded.errors) == (pa.array([], pa.int32()), {})
 
 
 @pytest.mark.parametrize(
@@ -397,6 +467,49 @@ def test_readers_are_decoded_batch_by_batch() -> None:
     refused(DecodeError, "not-a-cloudevent", explode_cloudevents(source, mode="FAILFAST").read_all)
 
 
+def test_record_batches_stay_record_batches() -> None:
+    """Of any size, and if all rows are removed."""
+    batch = table(ROWS[:2] * 5_001).combine_chunks().to_batches()[0]
+    exploded = explode_cloudevents(batch)
+    assert type(exploded) is pa.RecordBatch
+    assert exploded["ce_id"].to_pylist() == ["a", None] * 5_001
+    (invalid,) = table(ROWS[1:3]).to_batches()
+    for rows in (invalid, invalid.slice(0, 0)):
+        dropped = explode_cloudevents(rows, mode="DROPMALFORMED")
+        assert (type(dropped), dropped.num_rows) == (pa.RecordBatch, 0)
+        assert dropped.schema == exploded.schema
+
+
+def test_columns_of_null_have_no_events() -> None:
+    """They need no bytes."""
+    exploded = explode_cloudevents(pa.table({"headers": pa.nulls(3), "data": pa.nulls(3)}))
+    assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent"] * 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        ({"sequence": pa.array([5])}, "row 0, sequence 5"),
+        ({"subject": pa.array(["orders"]), "stream": pa.array(["S"])}, "row 0, stream S, subject orders"),
+        ({"subject": pa.array([b"\xff"]).view(pa.string())}, "row 0, subject ?"),
+        ({"subject": pa.array(["x" * 60])}, f"row 0, subject {'x' * 60}"),
+        ({"subject": pa.array(["x" * 61])}, f"row 0, subject {'x' * 60}..."),
+        ({"number": pa.array([1])}, "row 0"),
+    ],
+    ids=["sequence", "stream and subject", "not UTF-8", "long", "too long", "nothing"],
+)
+def test_failfast_identifies_the_message(columns: dict[str, pa.Array], where: str) -> None:
+    given = table(ROWS[8:9])
+    for name, column in columns.items():
+        given = given.append_column(name, column)
+    error = refused(DecodeError, "invalid-percent-escape", explode_cloudevents, given, mode="FAILFAST")
+    original = refused(
+        DecodeError, "invalid-percent-escape", from_nats_message, NatsMessage("", b"x", ROWS[8][0] or [])
+    )
+    assert error.message == f"{original.message} ({where})"
+    assert _details(error)[1:] == _details(original)[1:]
+
+
 def test_arrow_streams_are_accepted() -> None:
     class Frame:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -414,30 +527,52 @@ def test_large_payloads_are_split_into_small_batches() -> None:
     assert max(batch["ce_data"].nbytes for batch in batches) < 160 * 2**20
 
 
+SHAPES = (
+    "headers must be list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or "
+    "binary (a raw header block), with string or binary, got "
+)
+MODES = "mode must be PERMISSIVE or DROPMALFORMED or FAILFAST, got "
+KINDS_TEXT = "the type of an extension must be string or int or boolean or binary or timestamp, got "
+
+
 @pytest.mark.parametrize(
-    ("wrong", "error"),
+    ("wrong", "error", "text"),
     [
-        ({"headers": "nothing"}, ValueError),
-        ({"data": "nothing"}, ValueError),
-        ({"headers": "data", "data": "headers"}, TypeError),
-        ({"data": "number"}, TypeError),
-        ({"headers": "number"}, TypeError),
-        ({"headers": "text"}, TypeError),
-        ({"headers": "triples"}, TypeError),
-        ({"mode": "strict"}, ValueError),
-        ({"mode": None}, ValueError),
-        ({"extensions": {"n": "float"}}, ValueError),
-        ({"extensions": {"n": int}}, ValueError),
-        ({"extensions": ["n"]}, TypeError),
+        (
+            {"headers": "nothing"},
+            ValueError,
+            "messages must have one column 'nothing', got columns headers, data, number, text, triples",
+        ),
+        (
+            {"data": "nothing"},
+            ValueError,
+            "messages must have one column 'nothing', got columns headers, data, number, text, triples",
+        ),
+        (
+            {"headers": "data", "data": "headers"},
+            TypeError,
+            "column 'headers' must be binary or string, got list<item: struct<key: string, value: string>>",
+        ),
+        ({"data": "number"}, TypeError, "column 'number' must be binary or string, got int64"),
+        ({"headers": "number"}, TypeError, f"{SHAPES}int64"),
+        ({"headers": "text"}, TypeError, f"{SHAPES}string"),
+        ({"headers": "triples"}, TypeError, f"{SHAPES}list<item: struct<a: string, b: string, c: string>>"),
+        ({"mode": "strict"}, ValueError, f"{MODES}'strict'"),
+        ({"mode": None}, ValueError, f"{MODES}None"),
+        ({"extensions": {"n": "float"}}, ValueError, f"{KINDS_TEXT}'float'"),
+        ({"extensions": {"n": int}}, ValueError, f"{KINDS_TEXT}<class 'int'>"),
+        ({"extensions": ["n"]}, TypeError, "extensions must be a mapping of names to types, got ['n']"),
+        ({"extensions": []}, TypeError, "extensions must be a mapping of names to types, got []"),
     ],
     ids=str,
 )
-def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
     triples = pa.list_(pa.struct([(name, pa.string()) for name in "abc"]))
     given = table(ROWS[:1]).append_column("number", pa.array([1])).append_column("text", pa.array(["x"]))
     given = given.append_column("triples", pa.array([[]], triples))
-    with pytest.raises(error):
+    with pytest.raises(error) as info:
         explode_cloudevents(given, **wrong)
+    assert str(info.value) == text
 
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -452,6 +587,7 @@ PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
         (pa.dictionary(pa.int32(), pa.binary()), True),
         *((kind, False) for kind in (pa.string(), pa.large_string(), pa.int64(), PAIR, pa.list_(pa.string()))),
         (pa.dictionary(pa.int32(), pa.string()), False),
+        *((getattr(pa, name)(), name == "binary_view") for name in ("binary_view", "string_view") if hasattr(pa, name)),
         (pa.map_(pa.int32(), pa.string()), False),
         (pa.map_(pa.string(), pa.int32()), False),
         (pa.map_(pa.string(), pa.list_(pa.int32())), False),

@@ -132,8 +132,7 @@ class _Batch:
         coded = headers.names.dictionary_encode()
         names = coded.dictionary.to_pylist()
         codes = coded.indices.fill_null(0).cast(pa.int32())
-        start, raw = 4 * codes.offset, memoryview(codes.buffers()[1] or b"")
-        codes_of = raw[start : start + 4 * len(codes)].tobytes()
+        codes_of = memoryview(codes.buffers()[1] or b"").tobytes()  # an array of dictionary_encode() has no offset
         groups: dict[bytes, list[int]] = {}
         for row, (begin, end) in enumerate(zip(headers.starts, headers.ends)):
             key = codes_of[4 * begin : 4 * end]
@@ -300,7 +299,7 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
         return column
     values = column.to_pylist()
     for index, value in enumerate(values):
-        if not value.encode("utf-8", "surrogatepass").translate(None, _LITERAL):
+        if not value.encode().translate(None, _LITERAL):
             continue
         try:
             text = percent.decode(value.strip(" \t"))
@@ -308,7 +307,6 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
             text = ""
         if not text or not text.isprintable():  # printable text has legal characters only
             odd.add(index)
-            text = ""
         values[index] = text
     return pa.array(values, _TEXT)
 

@@ -31,6 +31,7 @@ _TEXT: Final = pa.string()
 _NON_EMPTY: Final = ("id", "source", "type", "subject")
 # Characters that JSON text has without escapes.
 _JSON_LITERAL: Final = bytes(code for code in range(0x20, 0x7F) if code not in b'"\\')
+_SEPARATOR: Final = "|"  # between the parts of a deduplication id
 _ANY_TIME: Final = "2000-01-01T00:00:00Z"
 
 
@@ -209,9 +210,11 @@ class _Batch:
 
     def _dedup_ids(self) -> pa.Array:
         source, identifier = self._texts["source"], self._texts["id"]
-        texts = _join(_percent_encoded("source", source, self.odd), "|", _percent_encoded("id", identifier, self.odd))
+        texts = _join(
+            _percent_encoded("source", source, self.odd), _SEPARATOR, _percent_encoded("id", identifier, self.odd)
+        )
         is_long = pc.greater(pc.binary_length(texts), _MAX_DEDUP_ID_LENGTH)
-        is_other = pc.or_(pc.not_equal(pc.count_substring(texts, "|"), 1), is_long)
+        is_other = pc.or_(pc.not_equal(pc.count_substring(texts, _SEPARATOR), 1), is_long)
         if not pc.any(is_other).as_py():
             return texts
         pairs = zip(_indexes(is_other), source.filter(is_other).to_pylist(), identifier.filter(is_other).to_pylist())

@@ -132,14 +132,12 @@ def pairs(array: pa.Array) -> Pairs:
 def _spans(array: pa.Array, *children: pa.Array) -> tuple[list[int], list[int], list[pa.Array]]:
     """Return starts and ends of rows in the flat children of a list or map, and the children from the first row on."""
     offsets = array.offsets.to_pylist()
-    first = offsets[0] if offsets else 0
-    bounds = [offset - first for offset in offsets]
+    bounds = [offset - offsets[0] for offset in offsets]
     starts, ends = bounds[:-1], bounds[1:]
     if array.null_count:  # a NULL row may have a range of entries, which must be ignored
         valid = array.is_valid().to_pylist()
         ends = [end if is_valid else start for start, end, is_valid in zip(starts, ends, valid)]
-    last = bounds[-1] if bounds else 0
-    return starts, ends, [child.slice(first, last) for child in children]
+    return starts, ends, [child.slice(offsets[0], bounds[-1]) for child in children]
 
 
 def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Pairs:
