@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from ce_nats import ContentMode, DecodeError, EncodeError, ErrorCode, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.arrow import _decode as decode_module
+from ce_nats.arrow import _explode as explode_module
 from ce_nats.arrow import explode_capture, explode_cloudevents
 from ce_nats.arrow._decode import Events, combine, decode
 from ce_nats.arrow._headers import check_type
@@ -481,9 +482,16 @@ def test_record_batches_stay_record_batches() -> None:
 
 
 def test_columns_of_null_have_no_events() -> None:
-    """They need no bytes."""
+    """They need no bytes, and are not split."""
     exploded = explode_cloudevents(pa.table({"headers": pa.nulls(3), "data": pa.nulls(3)}))
-    assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent"] * 3
+    assert [batch["ce_error"].to_pylist() for batch in exploded.to_batches()] == [["not-a-cloudevent"] * 3]
+
+
+def test_batches_are_split_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = table(ROWS[:1] * 10_001)
+    assert [len(batch) for batch in explode_cloudevents(given).to_batches()] == [10_000, 1]
+    monkeypatch.setattr(explode_module, "_BYTES", 1)  # each row is larger
+    assert [len(batch) for batch in explode_cloudevents(given.slice(0, 3)).to_batches()] == [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -501,7 +509,7 @@ def test_columns_of_null_have_no_events() -> None:
 def test_failfast_identifies_the_message(columns: dict[str, pa.Array], where: str) -> None:
     given = table(ROWS[8:9])
     for name, column in columns.items():
-        given = given.append_column(name, column)
+        given = given.add_column(0, name, column)
     error = refused(DecodeError, "invalid-percent-escape", explode_cloudevents, given, mode="FAILFAST")
     original = refused(
         DecodeError, "invalid-percent-escape", from_nats_message, NatsMessage("", b"x", ROWS[8][0] or [])
@@ -523,8 +531,7 @@ def test_arrow_streams_are_accepted() -> None:
 def test_large_payloads_are_split_into_small_batches() -> None:
     rows: list[Row] = [(BASE, bytes(2**20))] * 300
     batches = explode_cloudevents(table(rows, TEXTS, pa.large_binary())).to_batches()
-    assert sum(map(len, batches)) == 300
-    assert max(batch["ce_data"].nbytes for batch in batches) < 160 * 2**20
+    assert [len(batch) for batch in batches] == [127, 127, 46]  # of less than 128 MiB
 
 
 SHAPES = (
@@ -652,6 +659,23 @@ def test_other_files_than_captures_are_rejected(tmp_path: Path) -> None:
     parquet.write_table(table(ROWS), parts / "part-000000.parquet")
     parquet.write_table(table(ROWS, OCTETS), parts / "part-000001.parquet")
     refused(DecodeError, "invalid-message", explode_capture(parts).read_all)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"mode": "strict"}, ValueError),
+        ({"extensions": {"n": "float"}}, ValueError),
+        ({"extensions": ["n"]}, TypeError),
+        ({"extensions": {"N": "int"}}, EncodeError),
+    ],
+    ids=str,
+)
+def test_invalid_arguments_are_rejected_before_a_capture_is_read(
+    wrong: dict[str, Any], error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        explode_capture(tmp_path / "nothing.parquet", **wrong)
 
 
 def test_memory_does_not_grow_with_a_capture(tmp_path: Path) -> None:

@@ -342,6 +342,38 @@ def test_large_batches_are_divided() -> None:
     assert max(piece.nbytes for piece in pieces) < 2**23
 
 
+OFFSETS = pa.RecordBatch.from_arrays([pa.array([b"", b""])], ["data"]).nbytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ([], []),
+        ([2**22 + 1], [1]),
+        ([2**21, 2**21 - OFFSETS], [2]),
+        ([2**21, 2**21 - OFFSETS + 1], [1, 1]),
+        ([2**22, 1, 2, 3], [1, 1, 2]),
+    ],
+)
+def test_batches_are_divided_if_they_are_larger_than_the_limit(sizes: list[int], rows: list[int]) -> None:
+    """The offsets of values count, too; a single row is not divided."""
+    batch = pa.RecordBatch.from_arrays([pa.array([bytes(size) for size in sizes], OCTETS)], ["data"])
+    pieces = list(_frames.pieces(batch))
+    assert [piece.num_rows for piece in pieces] == rows
+    assert [len(value) for piece in pieces for value in piece["data"].to_pylist()] == sizes
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11])
+def test_largest_frame_has_the_largest_number(count: int) -> None:
+    messages = [NatsMessage("a.b", b"x" * number) for number in range(count)]
+    same = frames_of([(message, b"") for message in messages], 0, "_INBOX.x.")
+    data = pa.array([message.data for message in messages])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a.b"] * count), data], ["subject", "data"])
+    encoder = RowEncoder(RowColumns(0, None, None, 1), "", ContentMode.BINARY, dedup=False)
+    (frames,) = encoder.frames([batch], "_INBOX.x.")
+    assert (bytes(frames.octets), frames.largest) == (same.octets, same.largest)
+
+
 def test_maps_with_attributes_are_those_of_events() -> None:
     event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
     _check_event(NatsMessage("a", b"", event))
@@ -628,7 +660,7 @@ USUAL_TYPES = {
         {"data": pa.array([b"1", None, b"\xff"])},
         {"data": pa.array(["1", "text", None])},
         {"data": pa.array(["no JSON", "text", None]), "data_text": pa.array([" 1", None, '{"a": 1.50}'])},
-        {"data": pa.array([b"1", None, None]), "data_text": pa.array([None, "text", "[1]"])},
+        {"data": pa.array([b"1", b"2", None]), "data_text": pa.array([None, "text", "[1]"])},
         {"data": pa.array([b"1", b"2", b"3"]), "is_json": pa.array([True, False, None])},
         {"data_text": pa.array([None, "text", "5"]), "is_json": pa.array([True, False, True])},
         {"extensions": maps(["k", "l", "m"], ["é", "", "1"], [0, 2, 2, 3], [True, False, True])},
