@@ -453,7 +453,9 @@ def test_unusual_texts_are_encoded_as_by_the_codec(text: str, name: str, mode: C
         parts["extensions"] = maps(["note", "note"], [text, "plain"], [0, 1, 2], [True, True])
     events = pa.StructArray.from_arrays(list(parts.values()), list(parts))
     batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), events], ["subject", "event"])
-    check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+    encoder = RowEncoder(EVENT, "", mode, dedup=True)
+    check(encoder, batch)
+    check(encoder, batch.slice(0, 1))
 
 
 @pytest.mark.parametrize(
