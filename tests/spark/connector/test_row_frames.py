@@ -372,6 +372,8 @@ def test_largest_frame_has_the_largest_number(count: int) -> None:
     encoder = RowEncoder(RowColumns(0, None, None, 1), "", ContentMode.BINARY, dedup=False)
     (frames,) = encoder.frames([batch], "_INBOX.x.")
     assert (bytes(frames.octets), frames.largest) == (same.octets, same.largest)
+    for name in ("bounds", "header_sizes", "sizes"):
+        assert list(getattr(frames, name)) == list(getattr(same, name))
 
 
 def test_maps_with_attributes_are_those_of_events() -> None:
