@@ -66,17 +66,33 @@ def test_few_large_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch
     assert found(explode_cloudevents(table(rows))) == wanted
 
 
+@pytest.mark.parametrize("content_type", [None, "application/json", "text/plain", "a/b+json; charset=latin-1", "a", ""])
+def test_data_of_json_events_depends_on_their_content_type(content_type: str | None) -> None:
+    rows: list[Row] = []
+    for data in ("", ',"data":1', ',"data":"x"', ',"data":{"a": "b"}', ',"data":null', ',"data_base64":"eA=="'):
+        kind = "" if content_type is None else f',"datacontenttype":"{content_type}"'
+        event = f'{{"specversion":"1.0","id":"b","source":"/s","type":"t"{kind}{data}}}'.encode()
+        rows += [(STRUCTURED, event), (None, event.replace(b'"b"', b'"c"'))]
+    check(rows, table(rows))
+    check(rows, table(rows), {"n": "int"})
+
+
+def test_data_is_not_parsed_if_types_are_declared() -> None:
+    rows: list[Row] = [([*BASE, ("ce-n", "-0"), ("content-type", "text/plain")], b"\xff")]
+    check(rows, table(rows), {"n": "int"})
+
+
 @pytest.mark.parametrize("minimum", [1, 20])
 def test_errors_are_those_of_the_codec(monkeypatch: pytest.MonkeyPatch, minimum: int) -> None:
     """Also their texts and attributes."""
     monkeypatch.setattr(decode_module, "_MIN_ROWS", minimum)
     payloads = [*(b"", b" ", b"abc", b"[1]", b'{"a":1}', b'{"a":', b"\xff", JSON_EVENT[:-1]), b'{"id":5}', b"[" * 300]
     rows: list[Row] = [(headers, payload) for payload in payloads for headers in (None, STRUCTURED)]
+    longer = [BASE[0], *((name, "abc") for name, _ in BASE[1:])]
     for changed in ("ce-specversion", "ce-id", "ce-source", "ce-type"):
-        rows += [([pair for pair in BASE if pair[0] != changed], b"")]
-        rows += [
-            ([(name, text if name == changed else value) for name, value in BASE], b"") for text in ("", "%", "é ")
-        ]
+        rows.append(([pair for pair in BASE if pair[0] != changed], b""))
+        for other in ("", "%", "é ", "%0A", "%C0", "a\t"):
+            rows += [([(name, other if name == changed else value) for name, value in longer], b"")]
     others = [("ce-time", "today"), ("ce-dataschema", "a"), ("content-type", "application/cloudevents-batch+json")]
     rows += [([*BASE, pair], b"") for pair in (*others, ("content-type", "a"), ("ce-A", "b"), ("ce-id", "a"))]
     given = table(rows)

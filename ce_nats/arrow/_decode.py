@@ -293,8 +293,7 @@ def _columns(texts: Columns, types: ExtensionTypes, odd: set[int]) -> tuple[Colu
 
 def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
     """Decode header values to attribute values."""
-    if not pc.all(pc.greater(pc.binary_length(column), 0)).as_py():
-        odd.update(_indexes(pc.equal(pc.binary_length(column), 0)))
+    odd.update(_indexes(pc.equal(pc.binary_length(column), 0)))
     if _is_literal(column):
         return column
     values = column.to_pylist()
