@@ -77,6 +77,18 @@ def test_data_of_json_events_depends_on_their_content_type(content_type: str | N
     check(rows, table(rows), {"n": "int"})
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_events_may_have_several_extensions(count: int) -> None:
+    """In headers, and in JSON."""
+    rows: list[Row] = []
+    for row in range(4):
+        texts = {f"x{index}": f"{row}-{index}" for index in range(count)}
+        rows.append(([*BASE, *((f"ce-{name}", text) for name, text in texts.items())], b""))
+        members = "".join(f',"{name}":"{text}"' for name, text in texts.items())
+        rows.append((STRUCTURED, JSON_EVENT.replace(b',"n":7', members.encode())))
+    check(rows, table(rows))
+
+
 def test_data_is_not_parsed_if_types_are_declared() -> None:
     rows: list[Row] = [([*BASE, ("ce-n", "-0"), ("content-type", "text/plain")], b"\xff")]
     check(rows, table(rows), {"n": "int"})
@@ -756,6 +768,13 @@ def test_combined_rows_have_their_events_and_errors() -> None:
     assert combined.errors == {0: error}
     assert combined.typed == {}
     assert [value is not None for value in combined.columns["id"].to_pylist()] == [False, True, False]
+
+
+def test_combined_rows_may_all_have_errors() -> None:
+    errors = {row: DecodeError(ErrorCode.INVALID_JSON, "not JSON") for row in range(2)}
+    combined = combine(2, Events({"n": int}), errors)
+    assert {name: column.null_count for name, column in combined.columns.items()} == dict.fromkeys(combined.columns, 2)
+    assert combined.errors == errors
 
 
 def test_import_without_pyarrow_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
