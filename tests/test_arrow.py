@@ -686,7 +686,8 @@ def test_other_files_than_captures_are_rejected(tmp_path: Path) -> None:
     parts.mkdir()
     parquet.write_table(table(ROWS), parts / "part-000000.parquet")
     parquet.write_table(table(ROWS, OCTETS), parts / "part-000001.parquet")
-    refused(DecodeError, "invalid-message", explode_capture(parts).read_all)
+    error = refused(DecodeError, "invalid-message", explode_capture(parts).read_all)
+    assert error.message.endswith("part-000001.parquet must have the columns of the first file of the capture")
 
 
 @pytest.mark.parametrize(

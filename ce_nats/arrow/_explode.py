@@ -185,9 +185,9 @@ class Exploder:
         *,
         headers: str = "headers",
         data: str = "data",
-        prefix: str = "ce_",
-        extensions: Mapping[str, str] | None = None,
-        mode: str = "PERMISSIVE",
+        prefix: str,
+        extensions: Mapping[str, str] | None,
+        mode: str,
     ) -> None:
         self._mode = checked_mode(mode)
         self._headers, self._data = _index(schema, headers), _index(schema, data)
