@@ -125,6 +125,8 @@ def _read_members(text: bytes) -> dict[str, Any]:
         members, strings = _read_scalar_members(text)
         quotes = 2 * (len(members) + len(strings))
         members = {name: value for name, value in members.items() if value is not None}
+    if "data" in members:
+        raise ValueError("another member data")
     if _BACKSLASH in text:
         if b"\\\\" in text:
             raise ValueError("escaped backslashes")

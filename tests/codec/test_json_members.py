@@ -55,6 +55,11 @@ def test_any_bytes_are_split_or_declined(payload: bytes) -> None:
     ("payload", "expected"),
     [
         (b'{"id":"1","n":5,"b":true}', ({"id": "1", "n": 5, "b": True}, None, None)),
+        (b'{"id":"1","data":12}', ({"id": "1"}, b"12", 12)),
+        (b'{"id":"1","data":\n\t 1\r\n}', ({"id": "1"}, b"1", 1)),
+        (b'{"id":"\xc3\xbc"}', ({"id": "ü"}, None, None)),
+        (b'{"id":"a\\"b","x":"\\/\\u00e9"}', ({"id": 'a"b', "x": "/é"}, None, None)),
+        (b'{"id":"1","data_base64":null}', ({"id": "1"}, None, None)),
         (b'{"id":"1","x":null,"data":{"a": 1} }\n', ({"id": "1"}, b'{"a": 1}', {"a": 1})),
         (b'{"data":null,"id":"1"}', ({"id": "1"}, b"null", None)),
         (b'{"id":"1","data":[{"data":2}],"x":"y"}', ({"id": "1", "x": "y"}, b'[{"data":2}]', [{"data": 2}])),
@@ -73,21 +78,35 @@ def test_events_without_data_are_split_up_to_a_size() -> None:
         split_event(start + text + b"1" + end)
 
 
+def test_long_events_with_binary_data_are_split() -> None:
+    payload = b'{"id":"1","data_base64":"' + b"A" * MAX_HEAD + b'"}'
+    assert split_event(payload) == ({"id": "1", "data_base64": "A" * MAX_HEAD}, None, None)
+
+
 @pytest.mark.parametrize(
     "payload",
     [
         b'{"id":"1","id":"1"}',
         b'{"id":"1","\\u0069d":"1"}',
         b'{"id":"1","data":1,"data":2}',
+        b'{"id":"1","data":1,"data":1}',
+        b'{"id":"1","data" :1,"data":2}',
+        b'{"id":"1","data" :"2"}',
         b'{"id":""}',
         b'{"id":"\\u0000"}',
+        b'{"id":"\x7f"}',
+        b'{"a":"\\\\","b":"\\\\","c":"\\\\","d":"1","d":"\\\\"}',
+        b'{"id":1}',
+        b'{"data_base64":1}',
         b'{"x":1.5}',
+        b'{"x":2147483648}',
         b'{"x":{"data":1}}',
         b'{"X":null}',
         b"[]",
         b"{",
         b"",
         b'{"x":"' + b"y" * MAX_HEAD + b'","data":1}',
+        b'{"id":"data_base64","x":"' + b"y" * MAX_HEAD + b'"}',
         b'{"id":"1","data":' + b"[" * 200 + b"]" * 200 + b"}",
     ],
 )

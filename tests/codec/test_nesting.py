@@ -74,6 +74,7 @@ def test_text_too_short_to_close_its_brackets_is_not_deeper(bracket: bytes) -> N
 
 
 @given(st.binary(max_size=30), st.integers(1, 40), st.integers(0, 9))
+@example(b"[\xff", 40, 9)
 def test_any_bytes_have_a_result(piece: bytes, times: int, levels: int) -> None:
     """Also bytes that are not JSON."""
     assert is_deeper(piece * times, levels) in (True, False)
