@@ -62,10 +62,10 @@ def decode(
     headers: CeHeaders,
     payload: bytes,
     *,
-    content_type: str | None = None,
-    dialect: Dialect = Dialect.SPEC,
-    parse_data: bool = True,
-    extension_types: ExtensionTypes | None = None,
+    content_type: str | None,
+    dialect: Dialect,
+    parse_data: bool,
+    extension_types: ExtensionTypes | None,
 ) -> DecodedEvent:
     """
     Decode ``ce-`` headers and a payload to an event.
@@ -119,7 +119,7 @@ def duplicate_attribute(name: str, header: str) -> DecodeError:
     return at_header(error, name, header)
 
 
-def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, wanted: Any = None) -> Any:
+def decode_header(name: str, header: str, value: str, *, is_raw: bool, wanted: Any = None) -> Any:
     """
     Decode one ``ce-`` header to the value of its attribute.
 

@@ -202,6 +202,17 @@ def test_sdk_go_content_type() -> None:
     assert from_nats_message(upper, dialect=Dialect.SDK_GO).get_data() == b"1"
 
 
+@pytest.mark.parametrize(
+    ("content_type", "code"),
+    [("json", "invalid-media-type"), ("a/b;\x85", "invalid-character"), ("", "empty-attribute")],
+)
+def test_invalid_sdk_go_content_types_are_rejected(content_type: str, code: str) -> None:
+    message = binary_message(b"1")
+    message.headers.append("content-type", content_type)
+    error = refused(DecodeError, code, from_nats_message, message, dialect=Dialect.SDK_GO)
+    assert error.attribute == "datacontenttype"
+
+
 def test_dialects_can_be_strings() -> None:
     """An unknown dialect is an error; it is not treated as the specification."""
     message = binary_message(id="100%25")
@@ -209,6 +220,7 @@ def test_dialects_can_be_strings() -> None:
     assert from_nats_message(message, dialect="spec").get_id() == "100%"
     with pytest.raises(ValueError, match=r"^dialect must be 'spec' or 'sdk-go', got 'sdk-rust'$"):
         from_nats_message(message, dialect="sdk-rust")
+    assert [*map(str, Dialect)] == ["spec", "sdk-go"]
 
 
 def test_declared_extensions_are_converted() -> None:

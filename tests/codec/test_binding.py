@@ -215,6 +215,7 @@ def test_none_means_no_headers_and_no_data() -> None:
     event = from_nats_message(RawStreamMsg("s", 1, None, None, dict(PAIRS)))
     assert (event.get_data(), event.has_data) == (None, False)
     refused(DecodeError, "not-a-cloudevent", from_nats_message, RawStreamMsg("s", 1))
+    refused(DecodeError, "invalid-json", from_nats_message, RawStreamMsg("s", 1), mode="structured")
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
@@ -255,6 +256,8 @@ def test_given_mode_overrides_detection() -> None:
     assert from_nats_message(message, mode="structured").get_id() == "inner"
     error = refused(DecodeError, "missing-attribute", from_nats_message, structured_message(envelope), mode="binary")
     assert error.attribute == "specversion"
+    refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage("s", b"{"))
+    refused(DecodeError, "invalid-json", from_nats_message, NatsMessage("s", b"{"), mode="structured")
 
 
 # --- Events ---------------------------------------------------------------------------------------------------------

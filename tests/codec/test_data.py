@@ -2,7 +2,9 @@
 Event data: Python values to payload bytes and back, by media type.
 """
 
+import inspect
 import json
+import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from datetime import date, datetime, timezone
@@ -128,6 +130,9 @@ def _no_constant(name: str) -> None:
         (2**70, b"1180591620717411303424"),
         ({"a": -(2**70)}, b'{"a":-1180591620717411303424}'),
         (1.0, b"1.0"),
+        (1e16, b"1e16"),
+        ([1e16], b"[1e16]"),
+        ({"a": 1e16}, b'{"a":1e16}'),
         ("é😀\u2028\x7f", '"é😀\u2028\x7f"'.encode()),
         ("\0\ufffe", '"\\u0000\ufffe"'.encode()),
         ({}, b"{}"),
@@ -268,6 +273,42 @@ def test_recursive_data_is_rejected() -> None:
     refused(EncodeError, "invalid-data", encode_json, {"a": endless})
 
 
+def nested(levels: int, container: Callable[[Any], Any]) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = container(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "container",
+    [lambda value: [value], lambda value: (value,), lambda value: {"a": value}],
+    ids=["list", "tuple", "dict"],
+)
+@pytest.mark.parametrize("first", [[], ()], ids=["list", "tuple"])
+def test_data_is_nested_up_to_a_limit(container: Callable[[Any], Any], first: Any) -> None:
+    """For values that msgspec encodes in one call, and for others."""
+    value = [first, nested(127, container)]
+    assert json.loads(encode_json(value)) == json.loads(json.dumps(value))
+    error = refused(EncodeError, "invalid-data", encode_json, [first, nested(128, container)])
+    assert error.message == "the data cannot be JSON: it is nested more than 128 levels deep, or contains itself"
+    assert error.requirement == "RF-8259-05"
+
+
+def test_data_deeper_than_the_recursion_limit_is_rejected() -> None:
+    """The caller's own calls count, too."""
+
+    def encode_at(depth: int) -> None:
+        if depth:
+            encode_at(depth - 1)
+        else:
+            encode_json(nested(120, lambda value: (value,)))
+
+    depth = sys.getrecursionlimit() - len(inspect.stack(0)) - 80
+    error = refused(EncodeError, "invalid-data", encode_at, depth)
+    assert error.message == "the data cannot be JSON: it is nested deeper than the interpreter's recursion limit allows"
+
+
 def test_shared_value_is_not_a_cycle() -> None:
     """A list that occurs twice is encoded twice."""
     shared = [1]
@@ -363,9 +404,16 @@ def test_items_of_tuples_are_kept() -> None:
         refused(EncodeError, "invalid-data", encode_json, (number,))
 
 
-@pytest.mark.parametrize("text", [b"{", b"[" * 200, b"[" * 200 + b"\xff", b'"\xff"'])
-def test_errors_of_json_name_the_attribute(text: bytes) -> None:
-    with pytest.raises(DecodeError, match="the data ") as info:
-        decode_json(text)
-    assert info.value.code == ("invalid-utf8" if b"\xff" in text else "invalid-json")
-    assert info.value.attribute == "data"
+@pytest.mark.parametrize(
+    ("text", "message", "requirement"),
+    [
+        (b"{", "the data is not valid JSON: Input data was truncated", "NB-3-05"),
+        (b"[" * 257, "the data is nested more than 128 levels deep", "RF-8259-05"),
+        (b"[" * 257 + b"\xff", "the data is not valid UTF-8", "RF-8259-01"),
+        (b'"\xff"', "the data is not valid UTF-8", "RF-8259-01"),
+    ],
+    ids=["truncated", "deep", "deep and not UTF-8", "not UTF-8"],
+)
+def test_errors_of_json_name_the_attribute(text: bytes, message: str, requirement: str | None) -> None:
+    error = refused(DecodeError, "invalid-utf8" if b"\xff" in text else "invalid-json", decode_json, text)
+    assert (error.message, error.attribute, error.requirement) == (message, "data", requirement)
