@@ -28,7 +28,7 @@ _CHARSET: Final = re.compile(r"[a-z0-9._:-]{1,40}")
 _SEPARATORS: Final = re.compile("[^a-z0-9]+")
 # Python's charsets without an alias. Its other codecs without an alias, such as unicode_escape, are not charsets.
 _WITHOUT_ALIAS: Final = (
-    *("charmap", "cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "iso8859_1", "koi8_t", "koi8_u", "mac_arabic"),
+    *("charmap", "cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "koi8_t", "koi8_u", "mac_arabic"),
     *("mac_croatian", "mac_farsi", "mac_romanian", "palmos", "utf_8_sig"),
 )
 

@@ -109,7 +109,7 @@ def inspect(message: Message) -> Inspection:
     return detect(*parts(message), has_status=getattr(message, "status", None) is not None)
 
 
-def detect(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
+def detect(headers: HeadersLike, data: object, *, has_status: bool) -> Inspection:
     """
     Return the content mode for the headers and the payload from :func:`parts`, as :func:`inspect` does for a message.
 

@@ -48,6 +48,10 @@ def test_kind_of_data(text: str, kind: DataKind) -> None:
     assert parsed.kind is kind
 
 
+def test_kinds_are_named() -> None:
+    assert [kind.value for kind in DataKind] == ["json", "text", "binary"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "/", "a/", "/a", "json", "a b/c", "a/b c", " a/b", "a/b ", "a/b/c", "a/b\n", "a/b,c/d", "a/b c;x", "ä/b", "*"],
@@ -143,6 +147,7 @@ def test_unknown_charsets_have_no_codec(charset: str) -> None:
         ("iso_8859-1:1987", "iso8859-1"),
         ("iso_-8859--1", "iso8859-1"),
         ("ANSI_X3.4-1968", "ascii"),
+        ("", "utf-8"),
         ("charmap", "charmap"),
         *((name, name) for name in ("cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "palmos")),
         *((name, name) for name in ("koi8-t", "koi8-u", "mac-arabic", "mac-croatian", "mac-farsi", "mac-romanian")),

@@ -36,6 +36,7 @@ def message(headers: Any, data: Any = b"{}") -> Any:
         ({"Content-Type": "application/cloudevents-batc"}, STRUCTURED, "no header"),
         ({"Content-Type": "application/cloudevents+json"}, STRUCTURED, "Content-Type"),
         ({"CONTENT-TYPE": "Application/CloudEvents ;x=y"}, STRUCTURED, "Content-Type"),
+        ({"Content-Type": "\tapplication/cloudevents\t;x=y"}, STRUCTURED, "Content-Type"),
         ({"content-type": 'application/cloudevents+json; charset="UTF8"'}, STRUCTURED, "Content-Type"),
         ({"Content-Type": "application/cloudevents", "ce-id": "1"}, STRUCTURED, "Content-Type"),
         ({"Content-Type": "application/json", "ce-id": "1"}, BINARY, "'ce-'"),
@@ -50,7 +51,9 @@ def message(headers: Any, data: Any = b"{}") -> Any:
 def test_mode_and_reason(headers: Any, expected: ContentMode, reason: str) -> None:
     """The first rule that matches decides."""
     assert detect_mode(message(headers)) is expected
-    assert reason in inspect(message(headers)).reason
+    found = inspect(message(headers))
+    assert reason in found.reason
+    assert found.has_cloudevents_header is (reason != "no header")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,7 @@ def test_mode_and_reason(headers: Any, expected: ContentMode, reason: str) -> No
         ({"Content-Type": "application/cloudevents+avro"}, "unsupported-format"),
         ({"Content-Type": "application/cloudevents+xml; charset=utf-8", "ce-id": "1"}, "unsupported-format"),
         ({"Content-Type": "application/cloudevents+json; charset=utf-16"}, "unsupported-charset"),
+        ({"Content-Type": "\tapplication/cloudevents; charset=utf-16"}, "unsupported-charset"),
         ([("Content-Type", "a/b"), ("content-type", "a/b")], "duplicate-header"),
         ({"Content-Type": ["application/cloudevents", "application/cloudevents"]}, "duplicate-header"),
         ({"Content-Type": 5}, "invalid-header-value"),
@@ -119,6 +123,10 @@ def test_only_ascii_letters_are_case_insensitive() -> None:
     assert detect_mode(message({"\u0421\u0415-id": "1"})) is STRUCTURED  # Cyrillic
     assert scan({"ce-\u212a": "1"})[1].attributes == ("\u212a",)  # Kelvin sign
     assert scan([("content-type\u017f", "a"), ("ce-x", "1")])[0] == []
+
+
+def test_modes_are_printed_as_their_names() -> None:
+    assert [*map(str, ContentMode)] == ["binary", "structured"]
 
 
 def test_payload_is_not_examined() -> None:
