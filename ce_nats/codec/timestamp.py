@@ -47,7 +47,7 @@ class Timestamp(datetime):
         DecodeError: ``invalid-timestamp`` if the text is not RFC 3339.
     """
 
-    # A class attribute, not a slot: replace() creates a Timestamp without calling __new__(), which then has this None.
+    # A class attribute, not a slot: a Timestamp that was not parsed, such as the result of replace(), has this None.
     _text: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Timestamp:
@@ -56,9 +56,7 @@ class Timestamp(datetime):
                 return cls.parse(args[0])
             if isinstance(args[0], datetime):
                 return cls.parse(args[0].text if isinstance(args[0], Timestamp) else format_datetime(args[0]))
-        self = super().__new__(cls, *args, **kwargs)
-        self._text = None
-        return self
+        return super().__new__(cls, *args, **kwargs)
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:

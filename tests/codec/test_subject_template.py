@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import EncodeError, SubjectTemplate, Timestamp, to_nats_message
+from ce_nats.codec.subject_template import subject_of_text
 from ce_nats.subjects import covers, partition
 from tests.support.strategies import plain_event
 
@@ -79,6 +80,12 @@ def test_other_subjects_are_not_parsed(subject: str) -> None:
     assert SubjectTemplate("a.{x}-").parse(subject) is None
 
 
+def test_text_before_and_after_a_placeholder_must_not_overlap() -> None:
+    template = SubjectTemplate("ab{x}b")
+    assert template.parse("abb") == {"x": ""}
+    assert template.parse("ab") is None
+
+
 def test_repeated_placeholder_must_have_one_value() -> None:
     template = SubjectTemplate("a.{x}.{x}")
     assert template.parse("a.1.1") == {"x": "1"}
@@ -128,6 +135,19 @@ def test_string_with_placeholder_is_rejected() -> None:
     assert to_nats_message(plain_event(), "orders.type}", reply="inbox.{1}").reply == "inbox.{1}"
 
 
+def test_text_with_a_placeholder_is_a_template() -> None:
+    assert subject_of_text("orders.type}") == "orders.type}"
+    template = subject_of_text("orders.{type}")
+    assert isinstance(template, SubjectTemplate)
+    assert template.template == "orders.{type}"
+
+
+@pytest.mark.parametrize("template", ["a b", "a b.{type}"])
+def test_error_of_a_template_has_the_invalid_text(template: str) -> None:
+    with pytest.raises(EncodeError, match=r"got 'a b'$"):
+        SubjectTemplate(template)
+
+
 def test_attribute_value_is_not_filled_in_again() -> None:
     event = plain_event(id="{type}")
     assert to_nats_message(event, SubjectTemplate("orders.{id}")).subject == "orders.%7Btype%7D"
@@ -145,9 +165,17 @@ def test_partition_is_that_of_the_encoded_values(one: str, other: str, count: in
     assert covers(template.wildcard, subject)
     short = SubjectTemplate(f"p{{partition( {count} , one, other )}}.x")
     assert short.parse(short.format(event)) == {}
+    assert short.parse(f"p{count}.x") is None
     assert short.names == ["one", "other"]
     for wrong in (count, f"0{number}", "-1", "\u0661", "", int(number) + 1):
         assert template.parse(f"p{wrong}.a{encoded[0]}.a{encoded[1]}") is None
+
+
+def test_partitions_of_ten_digits_are_parsed() -> None:
+    template = SubjectTemplate("{partition(2147483647,n)}.{n}")
+    subjects = [template.format(plain_event(n=str(number))) for number in range(10)]
+    assert max(len(subject.split(".")[0]) for subject in subjects) == 10
+    assert [template.parse(subject) for subject in subjects] == [{"n": str(number)} for number in range(10)]
 
 
 def test_partition_field_needs_its_attribute() -> None:
