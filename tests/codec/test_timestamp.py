@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -251,6 +252,32 @@ def test_any_datetime_is_formatted_or_rejected(value: datetime) -> None:
         assert error.code == "invalid-attribute-type"
     else:
         assert Timestamp(text) == value
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        (UTC, "2020-01-02T03:04:05Z"),
+        (timezone(timedelta(0), "GMT"), "2020-01-02T03:04:05Z"),
+        (timezone(timedelta(hours=1)), "2020-01-02T03:04:05+01:00"),
+        (timezone(-timedelta(hours=1, minutes=30)), "2020-01-02T03:04:05-01:30"),
+        (timezone(timedelta(seconds=5)), "2020-01-02T03:04:00Z"),
+    ],
+    ids=str,
+)
+def test_format_of_offsets(zone: timezone, text: str) -> None:
+    """Offset 0 is ``Z`` in every class of time zone; an offset with seconds is converted to UTC."""
+    assert format_datetime(datetime(2020, 1, 2, 3, 4, 5, tzinfo=zone)) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [((), {}), (("2020-01-01T00:00:00Z", UTC), {}), (("2020-01-01T00:00:00Z",), {"tzinfo": UTC})],
+    ids=["none", "text and zone", "text and named zone"],
+)
+def test_text_must_be_the_only_argument(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Timestamp(*arguments, **options)
 
 
 def test_naive_timestamps_can_be_printed() -> None:
