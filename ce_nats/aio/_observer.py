@@ -183,11 +183,10 @@ class Handling:
     The outcome is reported when the handler has ended, also if it has settled the message before.
     """
 
-    __slots__ = ("_began", "_delivery", "_observer", "_operation", "_outcome", "_seconds")
+    __slots__ = ("_began", "_observer", "_operation", "_outcome", "_seconds")
 
     def __init__(self, observer: Observer, delivery: Delivery, operation: Operation | None) -> None:
         self._observer = observer
-        self._delivery = delivery
         self._operation = operation
         self._outcome = MessageOutcome(OutcomeKind.UNSETTLED, delivery.subject, delivery.message, delivery)
         self._began = time.perf_counter()

@@ -66,14 +66,19 @@ def test_other_exceptions_pass_unchanged(error):
     ("status", "number", "code"),
     [
         (404, 10037, "message-not-found"),
+        (400, 10043, "message-not-found"),
         (404, 10059, "stream-not-found"),
         (404, 10014, "consumer-not-found"),
         (503, 10039, "no-responders"),
-        (500, 10111, "publish-refused"),  # a retry cannot succeed
+        (503, 10076, "no-responders"),
+        (500, 10052, "request-refused"),  # a retry cannot succeed
+        (500, 10057, "request-refused"),
+        (500, 10111, "publish-refused"),
         (503, 10008, "temporarily-unavailable"),
         (500, 0, "temporarily-unavailable"),
         (400, 10071, "request-refused"),
         (400, 0, "request-refused"),
+        (499, 0, "request-refused"),
     ],
 )
 def test_errors_of_the_api_have_a_code_and_the_servers_number(status, number, code):
@@ -99,6 +104,21 @@ def test_code_of_a_refusal_is_chosen_by_the_caller():
     error = nats.js.errors.BadRequestError(code=400, err_code=10071, description="wrong last sequence")
     result = converted(error, refused=ErrorCode.PUBLISH_REFUSED)
     assert (type(result), result.code, result.err_code) == (ApiError, "publish-refused", 10071)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "number", "text"),
+    [
+        ({"code": 503, "err_code": 10008, "description": "full"}, "temporarily-unavailable", 10008, "full (10008)"),
+        ({"code": 503, "description": "full"}, "temporarily-unavailable", 0, "full (503)"),
+        ({"description": "full"}, "request-refused", 0, "full (0)"),
+        ({"code": 400}, "request-refused", 0, "nats: APIError: code=400 err_code=None description='None' (400)"),
+    ],
+    ids=["all", "no err_code", "no code", "no description"],
+)
+def test_fields_of_an_api_error_can_be_missing(fields, code, number, text):
+    result = converted(nats.js.errors.APIError(**fields))
+    assert (result.code, result.err_code, result.message) == (code, number, f"orders: {text}")
 
 
 async def test_closed_connection_has_the_reason_of_its_closing(nc):

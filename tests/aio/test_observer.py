@@ -4,17 +4,20 @@ import asyncio
 import json
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import nats
 import pytest
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, PubAck
 
-from ce_nats import EncodeError
-from ce_nats.aio import DeliveryError, OutcomeKind, Publisher, PublishError, PullConsumer, Reject
+from ce_nats import EncodeError, ErrorCode, NatsMessage, to_nats_message
+from ce_nats.aio import DeliveryError, MessageOutcome, OutcomeKind, Publisher, PublishError, PullConsumer, Reject
 from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio._observer import Observer
 from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.redelivery import Backoff, Reason
+from ce_nats.testing import FakeDelivery
 from tests.support import waiting
 
 until = partial(waiting.until, seconds=60)
@@ -57,6 +60,31 @@ async def run(consumer, handler, outcomes, count):
     await until(lambda: len(outcomes) >= count or task.done())
     consumer.stop()
     await task
+
+
+class Recording:
+    """An instrumentation that records its calls, and those of its operations."""
+
+    trace = None
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            return self
+
+        return call
+
+
+def test_kinds_are_their_names():
+    names = {
+        *("acknowledged", "expired", "redelivered", "released", "dead-lettered", "terminated", "unsettled", "settled"),
+        *("published", "refused", "unacknowledged"),
+    }
+    assert {str(kind) for kind in OutcomeKind} == names
+    assert all(kind.name.lower() == kind.value.replace("-", "_") for kind in OutcomeKind)
 
 
 # --- Consumers -------------------------------------------------------------------------------------------------------
@@ -189,6 +217,19 @@ async def test_unsent_acknowledgement_is_reported(server, stream, publish, outco
     assert [(one.kind, one.error) for one in outcomes] == [(OutcomeKind.UNSETTLED, info.value)]
 
 
+@pytest.mark.parametrize("error", [None, KeyError("a")], ids=["success", "error"])
+def test_outcome_of_a_handler_that_settles_nothing(make_event, outcomes, error):
+    delivery, instruments = FakeDelivery(to_nats_message(make_event(), "orders")), Recording()
+    handling = Observer(outcomes.append, instruments).begin(delivery)
+    handling.leave()
+    handling.end(error)
+    (outcome,) = outcomes
+    expected = MessageOutcome(OutcomeKind.UNSETTLED, "orders", delivery.message, delivery, error=error)
+    assert replace(outcome, seconds=None) == expected
+    assert outcome.delivery is delivery
+    assert instruments.calls == [("process", delivery), ("leave",), ("end", outcome, error), ("record", outcome)]
+
+
 async def test_exception_in_a_hook_changes_nothing(js, stream, publish, consume, caplog):
     """The exception is logged; each message is handled and acknowledged once."""
     await publish(*range(20))
@@ -251,6 +292,55 @@ async def test_each_published_event_has_one_outcome(js, subject, stream, make_ev
     assert first.message.headers.get("ce-id") == "event%201"
     assert first.seconds > 0
     assert (second.subject, second.template) == (template.format(events[1]), template.template)
+
+
+def test_instrumentation_receives_the_subject_or_the_template(make_event):
+    instruments, event = Recording(), make_event()
+    template = SubjectTemplate("orders.{type}")
+    for subject in ("orders", template):
+        Observer(None, instruments).send(event, subject)
+    assert instruments.calls == [("send", event, "orders", ""), ("send", event, "", "orders.{type}")]
+
+
+def test_only_events_can_be_sent():
+    instruments = Recording()
+    with pytest.raises(EncodeError, match="invalid-message"):
+        Observer(None, instruments).send("no event", "orders")
+    assert instruments.calls == []
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (PubAck(stream="S", seq=1), OutcomeKind.PUBLISHED),
+        (DeliveryError(ErrorCode.PUBLISH_REFUSED, "full"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.PERMISSION_DENIED, "denied"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.NO_RESPONDERS, "a"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, "a"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, "a"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.INVALID_BATCH, "a"), OutcomeKind.REFUSED),
+        (DeliveryError(ErrorCode.CONNECTION_CLOSED, "a"), OutcomeKind.UNACKNOWLEDGED),
+    ],
+    ids=["published", *("refused", "denied", "no stream", "config", "unavailable", "batch"), "closed"],
+)
+def test_outcome_of_a_sent_event(make_event, outcomes, result, kind):
+    event, instruments = make_event(), Recording()
+    template = SubjectTemplate("orders.{id}")
+    message = NatsMessage("orders.1", b"")
+    Observer(outcomes.append, instruments).send(event, template).done(message, result)
+    (outcome,) = outcomes
+    error, ack = (None, result) if isinstance(result, PubAck) else (result, None)
+    expected = MessageOutcome(kind, "orders.1", message, event=event, error=error, ack=ack, template=template.template)
+    assert replace(outcome, seconds=None) == expected
+    assert 0 <= outcome.seconds < 60
+    assert instruments.calls[1:] == [("end", outcome, error), ("record", outcome)]
+
+
+def test_event_that_is_not_sent_has_no_outcome(make_event, outcomes):
+    instruments, error = Recording(), KeyError("a")
+    Observer(outcomes.append, instruments).send(make_event(), "orders").abandon(error)
+    assert outcomes == []
+    assert instruments.calls[1:] == [("end", None, error)]
 
 
 async def test_refused_event_has_an_outcome(js, subject, stream, make_event, outcomes):

@@ -8,7 +8,7 @@ from nats.js.api import ConsumerConfig
 from ce_nats import aio, stan
 from ce_nats.aio import Publisher, PullConsumer, replay
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._util.checks import check_handler, config_differences
+from ce_nats.aio._util.checks import check_handler, check_hook, check_key, check_positive, config_differences
 from ce_nats.aio._util.patience import RETRY_SECONDS
 from ce_nats.aio.consumer._dead_letters import requeue
 from ce_nats.aio.jetstream import read_stream
@@ -188,6 +188,33 @@ async def test_counts_must_be_positive(nc, js, stream):
         await replay(nc, [], rate=0)
 
 
+@pytest.mark.parametrize("value", [0, -0.5, float("nan")])
+def test_positive_numbers_are_above_zero(value):
+    check_positive("rate", 0.001)
+    with pytest.raises(ValueError, match=rf"^rate must be above 0, got {value}$"):
+        check_positive("rate", value)
+
+
+async def _asynchronous(*_):
+    pass
+
+
+@pytest.mark.parametrize(("key", "text"), [("a", "'a'"), (_asynchronous, "<function _asynchronous at ")])
+def test_key_is_a_function_that_is_not_async(key, text):
+    check_key(None)
+    check_key(str.upper)
+    with pytest.raises(TypeError, match=f"^key must be a function that is not async, or None, got {text}"):
+        check_key(key)
+
+
+@pytest.mark.parametrize(("hook", "kind"), [("a", "str"), (_asynchronous, "function")])
+def test_hook_is_a_function_that_is_not_async(hook, kind):
+    check_hook("on_error", None)
+    check_hook("on_error", print)
+    with pytest.raises(TypeError, match=f"^on_error must be a function that is not async, got {kind}$"):
+        check_hook("on_error", hook)
+
+
 def test_lambdas_are_accepted_as_handlers():
     check_handler(lambda delivery: None)
     with pytest.raises(TypeError, match="handler must be an async function"):
@@ -204,6 +231,22 @@ def test_fields_that_differ_are_named_if_one_of_them_is_not_empty():
 def test_fields_that_a_consumer_sets_are_not_compared():
     existing = ConsumerConfig(name="a", durable_name="a", ack_policy="explicit")
     assert config_differences(ConsumerConfig(name="b", durable_name="b", ack_policy="none"), existing) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "existing", "differences"),
+    [
+        ({"a": "1"}, {"a": "1", "_nats.level": "2"}, []),
+        ({"a": "1"}, {"a": "2", "_nats.level": "2"}, ["metadata is {'a': '2'}, not {'a': '1'}"]),
+        ({"a": "1"}, {"_nats.level": "2"}, ["metadata is {}, not {'a': '1'}"]),
+        ({"a": "1"}, None, ["metadata is None, not {'a': '1'}"]),
+        ({}, None, []),
+        (None, {"a": "1"}, []),
+    ],
+)
+def test_metadata_differs_only_in_its_own_keys(wanted, existing, differences):
+    """The server adds others."""
+    assert config_differences(ConsumerConfig(metadata=wanted), ConsumerConfig(metadata=existing)) == differences
 
 
 def test_backoff_of_the_server_overrides_ack_wait():

@@ -2,11 +2,14 @@
 
 import asyncio
 import inspect
+import types
+from collections.abc import Generator
 
 import pytest
 from nats.aio.client import Client
 
 from ce_nats.aio import DeliveryError, Events, connect, subscribe
+from ce_nats.aio._util.opening import opening
 from ce_nats.testing import NatsServer
 
 
@@ -59,3 +62,49 @@ async def test_result_is_a_coroutine(server: NatsServer) -> None:
 def test_result_is_accepted_by_asyncio_run() -> None:
     with pytest.raises(DeliveryError, match="connection-failed"):
         asyncio.run(connect("nats://127.0.0.1:1"))
+
+
+class Resource:
+    """An open resource; keeps the arguments with which its block was left."""
+
+    left: tuple[object, ...] = ()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.left = error
+
+
+async def test_opened_object_receives_the_error_of_the_block() -> None:
+    @opening
+    async def acquire() -> Resource:
+        return Resource()
+
+    error = KeyError("a")
+    with pytest.raises(KeyError):
+        async with acquire() as resource:
+            raise error
+    assert resource.left == (KeyError, error, error.__traceback__)
+    async with acquire() as resource:
+        pass
+    assert resource.left == (None, None, None)
+
+
+def test_result_resumes_like_its_coroutine() -> None:
+    """With a value, or with an exception that the function handles."""
+
+    @types.coroutine
+    def suspend(name: str) -> Generator[str, str, str]:
+        return (yield name)
+
+    @opening
+    async def acquire(name: str) -> Resource:
+        try:
+            await suspend(await suspend(name))
+        except KeyError:
+            await suspend("last")
+        return Resource()
+
+    acquiring = acquire("first")
+    assert acquiring.send(None) == "first"
+    assert acquiring.send("second") == "second"
+    assert acquiring.throw(KeyError("a")) == "last"
+    acquiring.close()
