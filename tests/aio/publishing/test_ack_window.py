@@ -77,6 +77,30 @@ async def test_slot_is_free_after_an_answer_not_after_a_cancelled_future():
         assert not window.is_full
 
 
+async def waiting_for_slot(window):
+    task = asyncio.create_task(window.wait_for_slot())
+    await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def is_awake(task):
+    """Return whether a task is done before the timer of the window runs."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+@pytest.mark.parametrize(("size", "finished"), [(1, 1), (2, 1), (4, 2), (5, 3), (6, 3)])
+async def test_half_of_the_window_is_free_when_senders_wake(size, finished):
+    async with opened(size=size) as (_, window):
+        tokens = [(await window.publish())[0] for _ in range(size)]
+        following = await waiting_for_slot(window)
+        for token in tokens[:finished]:
+            window._finish(token, b"")
+        assert await is_awake(following)
+
+
 async def test_timer_wakes_for_a_slot_before_half_of_the_window_is_free():
     async with opened(size=4) as (server, window):
         for _ in range(4):
@@ -120,7 +144,9 @@ async def test_second_answer_to_a_message_is_ignored():
 async def test_dropped_message_frees_its_slot():
     async with opened(size=1) as (_, window):
         token, item = await window.publish()
+        following = await waiting_for_slot(window)
         window._drop(token)
+        assert await is_awake(following)
         assert item.ack.cancelled()
         assert window.pending == {}
         assert window.outcomes == []
@@ -130,8 +156,10 @@ async def test_close_cancels_pending_futures_and_the_timer():
     async with opened() as (_, window):
         _, item = await window.publish()
         await asyncio.wait_for(window.checked.wait(), SECONDS)
+        timer = window._checker
     assert item.ack.cancelled()
     assert not window.is_open
+    assert timer.done()
     with pytest.raises(asyncio.CancelledError):
         await item.ack
 

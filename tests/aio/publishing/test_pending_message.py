@@ -2,6 +2,7 @@
 
 import pytest
 from nats.js.api import PubAck
+from nats.js.errors import APIError, BadRequestError, NotFoundError
 
 from ce_nats.aio.publishing._pending_message import (
     PendingMessage,
@@ -69,6 +70,57 @@ def test_refusal_has_the_number_and_the_text_of_the_server(member, number):
     error = refusal("s", {"code": 400, "description": "wrong", **member})
     assert (error.code, error.err_code) == ("publish-refused", number)
     assert error.message == f"s: wrong ({member.get('err_code', 0)})"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "fields"),
+    [
+        ({"code": 400, "err_code": 10071, "description": "wrong"}, BadRequestError, (400, 10071, "wrong")),
+        ({"code": 404, "err_code": 10059, "description": "gone", "other": 1}, NotFoundError, (404, 10059, "gone")),
+        ({"err_code": 10077, "description": "full"}, APIError, (0, 10077, "full")),
+        ({}, APIError, (0, None, None)),
+    ],
+    ids=["bad request", "not found", "no code", "nothing"],
+)
+def test_cause_of_a_refusal_is_the_error_of_nats_py(error, kind, fields):
+    cause = refusal("s", error).__cause__
+    assert type(cause) is kind
+    assert (cause.code, cause.err_code, cause.description) == fields
+
+
+def test_defaults_of_a_pending_message():
+    message = PendingMessage("s", None, b"", b"", None, 0.0, 0.0)
+    assert (message.attempts, message.last_error, message.token, message.is_batched) == (0, None, "", False)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"stream":"S"}', PubAck("S", 0, None, None)),
+        (b'{"stream":"S","seq":7,"val":"5"}', PubAck("S", 7, None, None, val="5")),
+        (b'{"stream":"S","seq":7,"error":{}}', PubAck("S", 7, None, None)),
+    ],
+    ids=["no sequence", "counter", "empty error"],
+)
+def test_members_of_an_acknowledgement_can_be_missing(data, expected):
+    assert read_reply("s", data, b"") == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"{}", "s: the reply is not a PubAck: it must have the name of a stream"),
+        (b'{"error":{"err_code":1}}', "s: {'err_code': 1} (1)"),
+        (b'{"error":{"description":"a"}}', "s: a (0)"),
+    ],
+)
+def test_texts_of_errors_in_replies(data, text):
+    assert read_reply("s", data, b"").message == text
+
+
+def test_text_without_a_stream():
+    error = read_reply("s", b"", b"NATS/1.0 503\r\n\r\n")
+    assert error.message == "s: no stream listens"
 
 
 def test_message_was_sent_after_its_first_attempt():

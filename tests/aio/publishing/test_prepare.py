@@ -107,6 +107,47 @@ def test_headers_and_payload_have_at_most_the_size_that_the_server_allows(option
     assert info.value.code == "payload-too-large"
 
 
+def test_header_block_has_at_most_65535_bytes():
+    preparation = Preparation(SimpleNamespace(max_payload=2**20), observer=None, **OPTIONS)
+    preparation.check_size(NatsMessage("a", b"x"), bytes(65_535))
+    with pytest.raises(EncodeError) as info:
+        preparation.check_size(NatsMessage("a", b"x"), bytes(65_536))
+    assert info.value.code == "headers-too-large"
+
+
+def test_operation_of_an_event_that_is_not_sent_is_abandoned(nc, make_event):
+    abandoned, event = [], make_event()
+    refusal, failure = EncodeError("invalid-subject", "no"), KeyError("a")
+    observer = SimpleNamespace(send=lambda *_: SimpleNamespace(trace=None, abandon=abandoned.append))
+    arguments = {"given": event, "valid": event, "headers": None, "trace": None}
+
+    def refuse(message):
+        raise refusal
+
+    for one, expected in ((None, []), (observer, [refusal, failure])):
+        preparation = Preparation(nc, observer=one, **OPTIONS)
+        with pytest.raises(EncodeError) as info:
+            preparation.encode(event, "orders", **arguments, check=refuse)
+        assert info.value is refusal
+        preparation.encode(event, "orders", **arguments).abandon(failure)
+        assert abandoned == expected
+
+
+def test_prepared_event_is_that_of_the_caller_unless_its_data_was_stored(nc, make_event):
+    given, valid, claim = make_event(1), make_event(2), make_event(3)
+    preparation = Preparation(nc, observer=None, **OPTIONS)
+    for event, expected in ((valid, given), (claim, claim)):
+        prepared = preparation.encode(event, "orders", given=given, valid=valid, headers=None, trace=None)
+        assert prepared.event is expected
+        assert prepared.message.headers.get("ce-id") == f"event%20{event.get_id()[-1]}"
+
+
+def test_server_with_headers_gets_them_if_one_without_is_accepted(nc, make_event):
+    options = {"mode": "binary", "format": None, "headers": None, "trace": None, "headerless": True}
+    message = prepare_for_stream(nc, make_event(), "orders", dedup=event_id, **options)
+    assert message.headers.get("Nats-Msg-Id") == "event 1"
+
+
 async def test_server_without_headers_is_an_error_unless_it_is_accepted(monkeypatch, nc, make_event):
     monkeypatch.setitem(server_info(nc), "headers", False)
     event, no_headers = make_event(), {"mode": "structured", "format": None, "headers": None, "dedup": None}

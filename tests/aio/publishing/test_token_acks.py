@@ -119,6 +119,20 @@ async def test_number_of_a_reply_has_at_most_18_digits():
         assert all(number != 10**18 for number, _, _ in server.replies)
 
 
+async def test_no_reply_is_received_after_closing():
+    async with scripted() as (server, nc):
+        replies = []
+        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=lambda *reply: replies.append(reply), denied=str)
+        await acks.open()
+        await nc.flush()
+        server.writer.write(msg(1, b"thanks"))
+        await until(lambda: replies == [(1, b"thanks", b"")])
+        await acks.close()
+        server.writer.write(msg(2, b"thanks"))
+        await nc.flush()
+        assert len(replies) == 1
+
+
 async def test_closed_connection_is_an_error():
     async with scripted() as (_, nc):
         await nc.close()

@@ -153,6 +153,11 @@ def test_both_forms_of_the_reply_subject_are_parsed(reply):
     assert message == StoredMessage("a", "", [("b", "c")], b"x", "ORDERS", 41, time)
 
 
+def test_subject_that_is_not_utf8_is_readable():
+    (message,) = as_messages([(b"a\xff", b"$JS.ACK.S.c.1.41.7.1700000000000000000.5", b"", b"")], "S")
+    assert (message.subject, message.headers) == ("a\ufffd", [])
+
+
 @pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
 def test_other_reply_subjects_are_an_error(reply):
     with pytest.raises(DeliveryError):
@@ -199,8 +204,12 @@ async def test_requests_in_flight_are_cancelled_at_the_end(nc):
     messages = read_one_by_one(nc, api, "S", ">", 1, 10)
     assert (await anext(messages)).seq == 1
     await asyncio.sleep(0)
-    await asyncio.wait_for(messages.aclose(), 20)
-    assert api.cancelled == 9
+
+    async def close():
+        await messages.aclose()
+        return api.cancelled
+
+    assert await asyncio.wait_for(close(), 20) == 9
 
 
 async def test_denial_ends_all_requests_in_flight(nc):
