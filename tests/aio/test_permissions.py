@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,9 +13,9 @@ from nats.js.api import ConsumerConfig, PubAck
 
 from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
-from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
+from ce_nats.aio import DeliveryError, Publisher, PullConsumer, _permissions, events, flush, publish, request, subscribe
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._permissions import ConnectionWatch, Denial, answered, denial, denial_below
+from ce_nats.aio._permissions import ConnectionWatch, Denial, answered, denial, denial_below, result_unless
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
@@ -479,7 +480,9 @@ async def test_timeout_of_a_request_has_the_violation_during_the_request(connect
             await answered(nc, "a", fail)
 
 
-async def test_operations_fail_if_the_connection_cannot_be_closed(connected, monkeypatch):
+async def test_operations_fail_if_the_connection_cannot_be_closed(connected, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG, "ce_nats.aio._permissions")
+
     async def fail():
         raise OSError("unreachable")
 
@@ -491,6 +494,7 @@ async def test_operations_fail_if_the_connection_cannot_be_closed(connected, mon
             assert failed.done()
             assert str(failed.result()).startswith("connection-closed: orders: the connection was closed")
         assert reported == ["nats: reading ended"]
+    assert "the connection could not be closed: unreachable" in caplog.text
 
 
 async def test_inbox_that_was_denied_is_an_error_of_later_operations(connected):
@@ -503,3 +507,139 @@ async def test_inbox_that_was_denied_is_an_error_of_later_operations(connected):
                     pytest.fail("not denied")
         with denial(nc, "a", "other.inbox"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("operation", "subject", "is_error"),
+    [
+        ("publish", "$js.api.stream.info.work", True),
+        ("publish", "orders.paid", True),
+        ("publish", "orders.other", False),
+        ("publish", "other.$js.api.stream", False),
+        ("subscription", "orders.paid", False),
+        ("subscription", "$js.api.stream.info.work", False),
+    ],
+)
+async def test_operation_fails_if_one_of_its_subjects_is_denied(connected, operation, subject, is_error):
+    async with connected("unrestricted") as (nc, _):
+        watch = ConnectionWatch.of(nc)
+        with denial_below(nc, "stream Work", "$JS.API.", ["Orders.Paid"]) as failed:
+            assert watch._notify(Denial(operation, subject)) is is_error
+            assert failed.done() is is_error
+            if is_error:
+                assert failed.result().message == f"the server denies permission to publish to '{subject}'"
+                assert not watch._notify(Denial(operation, subject))  # for others
+        assert watch._listeners == watch._waiting == {}
+
+
+@pytest.mark.parametrize(
+    ("denied", "text"),
+    [
+        (Denial("publish", "orders.paid"), "publish to 'Orders.Paid'"),
+        (Denial("subscription", "my.inbox"), "subscribe to 'My.Inbox'"),
+        (Denial("publish", "my.inbox"), None),
+        (Denial("subscription", "orders.paid"), None),
+    ],
+    ids=["subject", "inbox", "publish to inbox", "subscription to subject"],
+)
+async def test_request_fails_if_its_subject_or_inbox_is_denied(connected, denied, text):
+    async with connected("unrestricted") as (nc, _):
+        watch = ConnectionWatch.of(nc)
+        with denial(nc, "Orders.Paid", "My.Inbox") as failed:
+            assert watch._notify(denied) is (text is not None)
+            if text is not None:
+                assert failed.result().message == f"the server denies permission to {text}"
+
+
+async def test_denied_publishes_without_an_operation_are_raised_once(connected):
+    async with connected("unrestricted") as (nc, reported):
+        watch = ConnectionWatch.of(nc)
+        watch.check_publishes()
+        for count, end in ((1, ""), (2, " (and 1 more)"), (3, " (and 2 more)")):
+            for number in range(count):
+                error = f'nats: permissions violation for publish to "orders.{number}"'
+                await watch._receive_error(nats.errors.Error(error))
+            with pytest.raises(DeliveryError) as info:
+                watch.check_publishes()
+            assert info.value.message == f"the server denies permission to publish to 'orders.0'{end}"
+            watch.check_publishes()
+        error = 'nats: permissions violation for subscription to "orders.*" using queue "q"'
+        await watch._receive_error(nats.errors.Error(error))
+        watch.check_publishes()
+        assert len(reported) == 7
+
+
+async def test_error_callback_that_raises_is_logged(server, caplog):
+    async def fail(error):
+        raise KeyError(str(error))
+
+    nc = await nats.connect(server.url, user="reader", password="p", error_cb=fail)
+    await ConnectionWatch.of(nc)._receive_error(nats.errors.Error("nats: slow consumer"))
+    assert [record.getMessage() for record in caplog.records] == ["error_cb must not raise"]
+    await nc.close()
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [(None, "its task was cancelled"), (ValueError("a"), "ValueError: a")],
+    ids=["cancelled", "error"],
+)
+async def test_connection_is_closed_when_its_reading_ends(connected, monkeypatch, cause, reason):
+    """Operations that wait fail with the reason."""
+    async with connected("unrestricted") as (nc, reported):
+        watch = ConnectionWatch.of(nc)
+        monkeypatch.setattr(_permissions, "is_reading", lambda nc: False)
+        with watch.until_closed("orders") as failed:
+            watch._note_reading_end(cause)
+            error = await asyncio.wait_for(failed, SECONDS)
+        text = f"nats: reading the connection ended: {reason}"
+        assert str(error) == f"connection-closed: orders: the connection was closed: {text}"
+        assert error.__cause__.__cause__ is cause
+        assert reported == [text]
+        assert nc.is_closed
+
+
+async def test_callbacks_of_the_connection_are_called(server):
+    called = []
+
+    async def closed():
+        called.append("closed")
+
+    async def reconnected():
+        called.append("reconnected")
+
+    options = {"user": "reader", "password": "p", "closed_cb": closed, "reconnected_cb": reconnected}
+    nc = await nats.connect(server.url, **options)
+    watch = ConnectionWatch.of(nc)
+    await watch._note_reconnect()
+    assert called == ["reconnected"]
+    with watch.until_closed("orders") as failed:
+        await nc.close()
+        assert failed.result().message == "orders: the connection was closed"
+        assert failed.result().__cause__ is None
+    assert called == ["reconnected", "closed"]
+
+
+async def test_result_of_a_request_is_returned_unless_it_fails_first():
+    loop = asyncio.get_running_loop()
+    failed, error = loop.create_future(), DeliveryError("connection-closed", "orders")
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def answer():
+        return "answer"
+
+    async def wait():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    assert await result_unless(failed, answer) == "answer"
+    waiting_for = asyncio.create_task(result_unless(failed, wait))
+    await begun.wait()
+    failed.set_result(error)
+    with pytest.raises(DeliveryError) as info:
+        await waiting_for
+    assert info.value is error
+    assert cancelled.is_set()

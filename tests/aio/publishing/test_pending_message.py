@@ -30,6 +30,7 @@ START = b"NATS/1.0\r\n"
         (b"Nats-Msg-Id: 1\r\nNats-Expected-Last-Sequence: 1\r\n", False),
         (b"Nats-Expected-Last-Subject-Sequence: 0\r\nNats-Msg-Id: 1\r\n", False),
         (b"Nats-Msg-Id: 1\r\nNats-Expected-Stream: S\r\n", True),
+        (b"Nats-Msg-Id: 1\r\nNats-Expected-Lasting: 1\r\n", True),
     ],
 )
 def test_server_detects_the_copy_of_a_message_with_an_id_and_no_expectation(lines, expected):
