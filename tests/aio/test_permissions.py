@@ -15,6 +15,7 @@ from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
 from ce_nats.aio import DeliveryError, Publisher, PullConsumer, _permissions, events, flush, publish, request, subscribe
 from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio._natspy import set_last_error
 from ce_nats.aio._permissions import ConnectionWatch, Denial, answered, denial, denial_below, result_unless
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
@@ -643,3 +644,26 @@ async def test_result_of_a_request_is_returned_unless_it_fails_first():
         await waiting_for
     assert info.value is error
     assert cancelled.is_set()
+
+
+async def test_reading_that_has_resumed_does_not_close_the_connection(connected):
+    async with connected("unrestricted") as (nc, reported):
+        watch = ConnectionWatch.of(nc)
+        watch._note_reading_end(ValueError("a"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert watch._closing is None
+        await nc.flush()
+        assert reported == []
+
+
+@pytest.mark.parametrize("is_closed_before", [True, False])
+async def test_error_before_the_connection_was_watched_is_a_loss_if_it_was_closed_then(connected, is_closed_before):
+    async with connected("unrestricted") as (nc, _):
+        error = nats.errors.Error("nats: slow consumer")
+        set_last_error(nc, error)
+        if is_closed_before:
+            await nc.close()
+        watch = ConnectionWatch.of(nc)
+        await nc.close()
+        assert watch.loss is (error if is_closed_before else None)

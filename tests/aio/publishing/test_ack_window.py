@@ -157,9 +157,10 @@ async def test_close_cancels_pending_futures_and_the_timer():
         _, item = await window.publish()
         await asyncio.wait_for(window.checked.wait(), SECONDS)
         timer = window._checker
+        await window.close()
+        assert timer.done()
     assert item.ack.cancelled()
     assert not window.is_open
-    assert timer.done()
     with pytest.raises(asyncio.CancelledError):
         await item.ack
 
