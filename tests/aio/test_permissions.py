@@ -589,9 +589,12 @@ async def test_connection_is_closed_when_its_reading_ends(connected, monkeypatch
     """Operations that wait fail with the reason."""
     async with connected("unrestricted") as (nc, reported):
         watch = ConnectionWatch.of(nc)
-        monkeypatch.setattr(_permissions, "is_reading", lambda nc: False)
         with watch.until_closed("orders") as failed:
-            watch._note_reading_end(cause)
+            if cause is None:
+                nc._reading_task.cancel()
+            else:
+                monkeypatch.setattr(_permissions, "is_reading", lambda nc: False)
+                watch._note_reading_end(cause)
             error = await asyncio.wait_for(failed, SECONDS)
         text = f"nats: reading the connection ended: {reason}"
         assert str(error) == f"connection-closed: orders: the connection was closed: {text}"
@@ -614,6 +617,9 @@ async def test_callbacks_of_the_connection_are_called(server):
     watch = ConnectionWatch.of(nc)
     await watch._note_reconnect()
     assert called == ["reconnected"]
+    with watch.until_closed("orders") as failed:
+        pass
+    assert failed.cancelled()
     with watch.until_closed("orders") as failed:
         await nc.close()
         assert failed.result().message == "orders: the connection was closed"
@@ -667,3 +673,16 @@ async def test_error_before_the_connection_was_watched_is_a_loss_if_it_was_close
         watch = ConnectionWatch.of(nc)
         await nc.close()
         assert watch.loss is (error if is_closed_before else None)
+
+
+async def test_cancelled_flush_does_not_end_the_reading(connected):
+    async with connected("unrestricted") as (nc, reported):
+        ConnectionWatch.of(nc)
+        flushing = asyncio.create_task(nc.flush())
+        await asyncio.sleep(0)
+        assert nc._pongs
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        await nc.flush()
+        await nc.flush()
+        assert reported == []

@@ -1,14 +1,16 @@
 """The window of unacknowledged messages: who waits for a slot, and what ends a message."""
 
 import asyncio
+import gc
 from contextlib import asynccontextmanager
 
 import pytest
+from nats.aio.msg import Msg
 
 from ce_nats import DeliveryError, ErrorCode
-from ce_nats.aio._permissions import Denial
+from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.publishing import _ack_window
-from ce_nats.aio.publishing._ack_window import AckWindow, Pending
+from ce_nats.aio.publishing._ack_window import AckWindow, Pending, is_no_responders, reports_no_responders
 from tests.support.scripted_server import ACK, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
 
 
@@ -20,6 +22,7 @@ class Window(AckWindow[Pending]):
         self.checks = 0
         self.checked = asyncio.Event()
         self.outcomes = []
+        self.blocks = []
 
     async def publish(self, subject="orders"):
         item = Pending(subject, asyncio.get_running_loop().create_future())
@@ -28,6 +31,7 @@ class Window(AckWindow[Pending]):
         return token, item
 
     def _receive(self, token, data, block):
+        self.blocks.append(block)
         self._finish(token, data)
 
     async def _check(self):
@@ -92,12 +96,16 @@ async def is_awake(task):
 
 
 @pytest.mark.parametrize(("size", "finished"), [(1, 1), (2, 1), (4, 2), (5, 3), (6, 3)])
-async def test_half_of_the_window_is_free_when_senders_wake(size, finished):
+@pytest.mark.parametrize("error", [None, DeliveryError(ErrorCode.TIMEOUT, "orders")], ids=["acknowledged", "failed"])
+async def test_half_of_the_window_is_free_when_senders_wake(size, finished, error):
     async with opened(size=size) as (_, window):
         tokens = [(await window.publish())[0] for _ in range(size)]
         following = await waiting_for_slot(window)
         for token in tokens[:finished]:
-            window._finish(token, b"")
+            if error is None:
+                window._finish(token, b"")
+            else:
+                window._fail(token, error)
         assert await is_awake(following)
 
 
@@ -118,6 +126,7 @@ async def test_answers_count_as_received_messages():
         messages, octets = stats["in_msgs"], stats["in_bytes"]
         answers = [await asyncio.wait_for((await window.publish())[1].ack, SECONDS) for _ in range(2)]
         assert (stats["in_msgs"] - messages, stats["in_bytes"] - octets) == (2, len(answers[0]))
+        assert window.blocks == [b"NATS/1.0\r\n\r\n", b"NATS/1.0 503\r\n\r\n"]
 
 
 async def test_drain_waits_until_nothing_is_pending():
@@ -178,6 +187,7 @@ async def test_answers_are_received_without_raw_messages(monkeypatch):
         for expected in (b"", b'{"stream": "S", "seq": 7}'):
             _, item = await window.publish()
             assert await asyncio.wait_for(item.ack, SECONDS) == expected
+        assert window.blocks == [b"NATS/1.0 503", b""]
         _, item = await window.publish()
     assert item.ack.cancelled()
 
@@ -202,8 +212,11 @@ async def test_close_removes_the_hook_of_its_subscription():
         window = Window(nc, 2)
         await window.open(nc.new_inbox())
         assert nc._process_msg != process
+        assert len(nc._subs) == 1
         await window.close()
         assert nc._process_msg == process
+        assert nc._subs == {}
+        assert ConnectionWatch.of(nc)._listeners == {}
 
 
 async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
@@ -243,7 +256,29 @@ async def test_denied_inbox_fails_all_messages():
         items = [(await window.publish())[1] for _ in range(3)]
         assert not window._on_denial(Denial("subscription", "other.*"))
         assert window.outcomes == []
-        assert window._on_denial(Denial("subscription", f"{window._prefix}*".lower()))
+        assert ConnectionWatch.of(window.nc)._notify(Denial("subscription", f"{window._prefix}*".lower()))
         assert [str(error.code) for error in window.outcomes] == ["permission-denied"] * 3
         assert all(item.ack.done() for item in items)
         assert window.pending == {}
+
+
+async def test_error_of_a_message_that_is_not_awaited_is_not_logged():
+    """It is an outcome."""
+    logged = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: logged.append(context["message"]))
+    async with opened() as (_, window):
+        token, item = await window.publish()
+        window._fail(token, DeliveryError(ErrorCode.TIMEOUT, "orders"))
+        assert item.ack.done()
+        del item
+        gc.collect()
+    assert logged == []
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "expected"), [(b"", "503", True), (b"x", "503", False), (b"", "501", False), (b"", None, False)]
+)
+def test_status_without_responders_has_no_data(data, status, expected):
+    headers = None if status is None else {"Status": status}
+    assert is_no_responders(Msg(None, "a", data=data, headers=headers)) is expected
+    assert reports_no_responders(data, b"" if status is None else f"NATS/1.0 {status}\r\n\r\n".encode()) is expected

@@ -7,6 +7,7 @@ import nats
 import pytest
 
 from ce_nats import DeliveryError
+from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.publishing._token_acks import TokenAcks
 from tests.support.scripted_server import scripted
 from tests.support.waiting import until
@@ -121,9 +122,12 @@ async def test_number_of_a_reply_has_at_most_18_digits():
 
 async def test_no_reply_is_received_after_closing():
     async with scripted() as (server, nc):
-        replies = []
-        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=lambda *reply: replies.append(reply), denied=str)
+        replies, denials = [], []
+        replied, denied = (lambda *reply: replies.append(reply)), (lambda denial: denials.append(denial) or True)
+        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=replied, denied=denied)
         await acks.open()
+        assert ConnectionWatch.of(nc)._notify(Denial("publish", "a"))
+        assert denials == [Denial("publish", "a")]
         await nc.flush()
         server.writer.write(msg(1, b"thanks"))
         await until(lambda: replies == [(1, b"thanks", b"")])
@@ -131,6 +135,62 @@ async def test_no_reply_is_received_after_closing():
         server.writer.write(msg(2, b"thanks"))
         await nc.flush()
         assert len(replies) == 1
+        assert not ConnectionWatch.of(nc)._notify(Denial("publish", "a"))
+
+
+async def taken(data):
+    """Return what is left of received bytes, whether more bytes belong to it, and the acknowledged numbers."""
+    async with scripted() as (_, nc):
+        found = []
+        options = {"replied": None, "denied": lambda denial: False}
+        acks = TokenAcks(nc, PREFIX, acknowledged=lambda *numbers: found.append(numbers), **options)
+        await acks.open()
+        result = acks._take(data)
+        await acks.close()
+        return *result, found
+
+
+PART = msg(1, b"x" * 900)[:-902]
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_beginning"),
+    [
+        (b"", False),
+        (b"M", True),
+        (b"MSG _INBOX", True),
+        (b"MSG _INBOX.x.", True),
+        (b"MSG _INBOX.y", False),
+        (b"PING\r\n", False),
+        (PART + b"x" * (1023 - len(PART)), True),
+        (PART + b"x" * (1024 - len(PART)), False),
+        (PART + b"\r\r\r", True),
+        (PART + b"x\r\nPING", False),
+    ],
+    ids=["nothing", "M", "inbox", "prefix", "other inbox", "other", "1023", "1024", "returns", "two lines"],
+)
+async def test_beginning_of_a_reply_is_kept_until_the_next_bytes(rest, is_beginning):
+    assert await taken(rest) == (rest, is_beginning, [])
+    assert await taken(ack(7) + rest) == (rest, is_beginning, [([7], [])])
+
+
+@pytest.mark.parametrize(
+    ("payload", "duplicates"),
+    [
+        (b'{"stream":"S","seq":12}', []),
+        (b'{"stream": "S", "seq": 12, "duplicate": true}', [3]),
+        (b'{"stream":"S","seq":12,"domain":"hub"}', []),
+        (b'{"stream":"S","domain":"hub","seq":12,"duplicate":true}', [3]),
+        (b'{"stream":"S","domain":"","seq":12}', []),
+    ],
+)
+async def test_forms_of_acknowledgements(payload, duplicates):
+    assert await taken(msg(3, payload)) == (b"", False, [([3], duplicates)])
+
+
+async def test_acknowledgements_with_another_size_are_left_to_nats_py():
+    data = ack(1) + msg(2, b'{"stream":"S","seq":1}', size=99)
+    assert await taken(data) == (data, False, [])
 
 
 async def test_closed_connection_is_an_error():
