@@ -181,6 +181,16 @@ async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subj
             await delivery.ack()
 
 
+def test_messages_are_fetched_one_by_one_for_longer_than_ack_wait():
+    isolation = Isolation(5, 80.0, is_expected=True)
+    assert 100 < isolation._until - time.monotonic() <= 101
+
+
+@pytest.mark.parametrize(("ack_wait", "seconds"), [(5.0, 5), (30.5, 30)])
+def test_time_that_a_suspect_is_handled_alone_is_limited(ack_wait, seconds):
+    assert Isolation(5, ack_wait, is_expected=False).alone_seconds == seconds
+
+
 def test_isolation_is_permanent_if_asked_for():
     isolation = Isolation(2, 1, is_expected=False)
     isolation.receive(1)

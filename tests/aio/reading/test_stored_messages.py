@@ -223,3 +223,40 @@ async def test_denial_ends_all_requests_in_flight(nc):
     assert api.cancelled == 9
     with pytest.raises(DeliveryError, match="permission-denied"):
         await reading
+
+
+class Sparse:
+    """An API of a stream whose first message has the sequence 1000; counts the requests in flight."""
+
+    stored_subject = OneAnswer.stored_subject
+
+    def __init__(self):
+        self.running = 0
+        self.counts = {}
+
+    async def stored(self, stream, request, *, is_watched):
+        self.running += 1
+        self.counts[request["seq"]] = self.running
+        await asyncio.sleep(0)
+        self.running -= 1
+        return Stored("a", max(request["seq"], 1000), "2024-01-01T00:00:00Z")
+
+
+async def test_gaps_reduce_the_number_of_requests_in_flight(nc):
+    """The first requests all have the same answer."""
+    api, limit = Sparse(), _max_requests(nc)
+    found = [message.seq async for message in read_one_by_one(nc, api, "S", ">", 1, 1200)]
+    assert found == list(range(1000, 1201))
+    first, later = (
+        [count for seq, count in api.counts.items() if (seq < 1000) is is_first] for is_first in (True, False)
+    )
+    assert first == list(range(1, limit + 1))
+    assert later[0] == 1
+    assert max(later) > 1
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "found"), [(1, 999, []), (1, 1000, [1000]), (1001, 1001, [1001]), (5, 4, [])]
+)
+async def test_range_ends_with_its_last_sequence(nc, first, last, found):
+    assert [message.seq async for message in read_one_by_one(nc, Sparse(), "S", ">", first, last)] == found
