@@ -123,8 +123,12 @@ async def test_number_of_a_reply_has_at_most_18_digits():
 async def test_no_reply_is_received_after_closing():
     async with scripted() as (server, nc):
         replies, denials = [], []
-        replied, denied = (lambda *reply: replies.append(reply)), (lambda denial: denials.append(denial) or True)
-        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=replied, denied=denied)
+
+        def denied(denial):
+            denials.append(denial)
+            return True
+
+        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=lambda *reply: replies.append(reply), denied=denied)
         await acks.open()
         assert ConnectionWatch.of(nc)._notify(Denial("publish", "a"))
         assert denials == [Denial("publish", "a")]
