@@ -158,10 +158,11 @@ def test_subject_that_is_not_utf8_is_readable():
     assert (message.subject, message.headers) == ("a\ufffd", [])
 
 
-@pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
+@pytest.mark.parametrize("reply", [b"", b"a.b", b"\xff.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
 def test_other_reply_subjects_are_an_error(reply):
-    with pytest.raises(DeliveryError):
+    with pytest.raises(DeliveryError) as info:
         metadata(reply)
+    assert info.value.code == "unexpected-answer"
 
 
 def test_messages_of_the_api_are_converted_with_their_headers():
@@ -172,7 +173,7 @@ def test_messages_of_the_api_are_converted_with_their_headers():
 
 
 @pytest.mark.parametrize(
-    ("max_payload", "requests"), [(1, 128), (1000, 128), (2**20, 18), (8 * 2**20, 2), (64 * 2**20, 1)]
+    ("max_payload", "requests"), [(1, 128), (1000, 128), (2**18, 72), (2**20, 18), (8 * 2**20, 2), (64 * 2**20, 1)]
 )
 def test_bytes_of_answers_in_flight_are_limited(max_payload, requests):
     """Of messages with the maximum size, in base64; one request is always in flight."""
@@ -237,6 +238,7 @@ class Sparse:
     async def stored(self, stream, request, *, is_watched):
         self.running += 1
         self.counts[request["seq"]] = self.running
+        assert (stream, request["next_by_subj"], is_watched) == ("S", ">", True)
         await asyncio.sleep(0)
         self.running -= 1
         return Stored("a", max(request["seq"], 1000), "2024-01-01T00:00:00Z")
@@ -251,6 +253,7 @@ async def test_gaps_reduce_the_number_of_requests_in_flight(nc):
         [count for seq, count in api.counts.items() if (seq < 1000) is is_first] for is_first in (True, False)
     )
     assert first == list(range(1, limit + 1))
+    assert 1000 not in api.counts
     assert later[0] == 1
     assert max(later) > 1
 
@@ -260,3 +263,13 @@ async def test_gaps_reduce_the_number_of_requests_in_flight(nc):
 )
 async def test_range_ends_with_its_last_sequence(nc, first, last, found):
     assert [message.seq async for message in read_one_by_one(nc, Sparse(), "S", ">", first, last)] == found
+
+
+async def test_reading_can_be_cancelled(nc):
+    messages = read_one_by_one(nc, OneAnswer(), "S", ">", 1, 10)
+    assert (await anext(messages)).seq == 1
+    reading = asyncio.ensure_future(anext(messages))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
