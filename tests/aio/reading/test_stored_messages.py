@@ -254,7 +254,7 @@ async def test_gaps_reduce_the_number_of_requests_in_flight(nc):
     )
     assert first == list(range(1, limit + 1))
     assert 1000 not in api.counts
-    assert later[0] == 1
+    assert later[:2] == [1, 1]
     assert max(later) > 1
 
 
