@@ -59,7 +59,13 @@ def test_event_id_needs_a_valid_id(attributes, code):
 
     with pytest.raises(EncodeError) as info:
         event_id(Event())
-    assert info.value.code == code
+    assert (info.value.code, info.value.attribute) == (code, "id")
+
+
+def test_subject_must_not_be_empty(nc, make_event):
+    options = {"mode": "binary", "format": None, "headers": None, "dedup": None, "trace": None}
+    with pytest.raises(EncodeError, match="invalid-subject"):
+        prepare_for_stream(nc, make_event(), "", **options)
 
 
 @pytest.mark.parametrize("dedup", [dedup_id, event_id])
@@ -277,6 +283,13 @@ async def test_first_version_with_ttl(monkeypatch, nc, js, subject, ttl_stream, 
     else:
         with pytest.raises(DeliveryError, match=r"needs nats-server 2\.11 or later, got 2\.10\.99"):
             await publishing
+
+
+async def test_message_id_needs_headers(monkeypatch, nc, js, subject, make_event):
+    monkeypatch.setitem(server_info(nc), "headers", False)
+    with pytest.raises(EncodeError, match=r"'Nats-Msg-Id' cannot be sent; use dedup=None$") as info:
+        await ce_js.publish(js, make_event(), subject, headerless=True)
+    assert (info.value.code, info.value.header) == ("headers-not-supported", "Nats-Msg-Id")
 
 
 async def test_ttl_needs_headers(monkeypatch, nc, js, subject, make_event):
