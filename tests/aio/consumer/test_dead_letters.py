@@ -3,6 +3,7 @@ from base64 import b64decode, b64encode
 from dataclasses import replace
 
 import pytest
+from nats.aio.msg import Msg
 from nats.js.api import StreamSource
 
 from ce_nats import EncodeError
@@ -11,7 +12,9 @@ from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.consumer._dead_letters import (
     KEPT_HEADER,
     MAX_HEADER_BYTES,
+    RequeueResult,
     _check_size,
+    _delivered_block,
     _header_block,
     _keeps_terminated,
     _kept_line,
@@ -363,7 +366,27 @@ def test_header_block_has_own_headers_before_those_of_the_original(block, header
 
 def test_kept_headers_have_name_and_value_of_the_original():
     assert _kept_line(b"Nats-TTL:  5 ") == KEPT_HEADER.encode() + b": Nats-TTL 5\r\n"
+    assert _kept_line(b" Nats-TTL:\t5 6\t") == KEPT_HEADER.encode() + b": Nats-TTL 5 6\r\n"
     assert _kept_line(b"a:  5 ") == b"a:  5 \r\n"
+    assert _kept_line(b"Nats-TTL") == b"Nats-TTL\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "block"),
+    [
+        (None, b"NATS/1.0\r\n\r\n"),
+        ({"a": "1", "b": "2"}, b"NATS/1.0\r\na: 1\r\nb: 2\r\n\r\n"),
+        ({"a": "\u20ac\udcff"}, b"NATS/1.0\r\na: \xe2\x82\xac?\r\n\r\n"),
+    ],
+    ids=["none", "two", "not UTF-8"],
+)
+def test_header_block_of_a_delivered_message(headers, block):
+    assert _delivered_block(Msg(None, "orders", headers=headers)) == block
+
+
+def test_dead_letter_is_not_deleted_unless_its_result_has_it():
+    assert RequeueResult(1) == RequeueResult(1, ack=None, is_deleted=False, error=None)
+    assert not RequeueResult(1).is_deleted
 
 
 async def test_only_a_window_of_several_messages_uses_fast_ingest(nc):
