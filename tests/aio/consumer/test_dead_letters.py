@@ -319,6 +319,19 @@ async def test_dead_letter_stays_if_no_stream_has_its_subject(js, subject, dead,
     assert [letter.sequence async for letter in read_letters(js, dead)] == [1]
 
 
+async def test_dead_letters_that_cannot_be_read_are_an_error_after_the_results(js, subject, store_letters):
+    async def failing():
+        letters = await store_letters(subject)
+        yield await anext(letters)
+        await letters.aclose()
+        raise DeliveryError("timeout", "DEAD")
+
+    outcomes = requeue_all(js, failing())
+    assert (await anext(outcomes)).is_deleted
+    with pytest.raises(DeliveryError, match=r"^timeout: DEAD$"):
+        await anext(outcomes)
+
+
 async def test_dead_letters_are_kept_without_delete(js, subject, stream, dead, store_letters):
     letters = await store_letters(subject)
     (outcome,) = [outcome async for outcome in requeue_all(js, letters, delete=False)]
