@@ -30,11 +30,8 @@ def read_varint(octets: bytes, position: int, end: int, malformed: Callable[[str
     value = 0
     for index, byte in enumerate(octets[position : min(end, position + _MAX_BYTES)]):
         value |= (byte & _LAST_SINGLE) << 7 * index
-        if byte <= _LAST_SINGLE:
-            if value >= _LIMIT:
-                break
+        if byte <= _LAST_SINGLE and value < _LIMIT:  # only the tenth byte can exceed it
             return value, position + index + 1
-    else:
-        if end - position < _MAX_BYTES:
-            raise malformed("it is truncated")
+    if end - position < _MAX_BYTES:
+        raise malformed("it is truncated")
     raise malformed("a number has more than 64 bits")

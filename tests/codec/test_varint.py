@@ -39,11 +39,12 @@ def test_smallest_and_largest_integers_of_a_length_are_read(value):
     assert read_varint(octets, 0, len(octets), malformed) == (value, len(octets))
 
 
+@pytest.mark.parametrize("before", [0, 10])
 @pytest.mark.parametrize("octets", [b"", b"\x80", b"\xff" * 9])
-def test_truncated_integer_is_rejected(octets):
+def test_truncated_integer_is_rejected(octets, before):
     """Bytes after the end of the message are not read."""
     with pytest.raises(DecodeError, match="it is truncated"):
-        read_varint(octets + b"\1", 0, len(octets), malformed)
+        read_varint(b"\1" * before + octets + b"\1", before, before + len(octets), malformed)
 
 
 @pytest.mark.parametrize("octets", [b"\xff" * 9 + b"\2", b"\x80" * 9 + b"\2", b"\x80" * 10, b"\x80" * 2**20 + b"\1"])
