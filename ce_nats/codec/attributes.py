@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -413,17 +412,10 @@ def decode_base64(name: str, value: str) -> bytes:
         DecodeError: ``invalid-base64``.
     """
     if len(value) % 4 or not _BASE64.fullmatch(value):
-        raise _invalid_base64(name, value)
-    try:
-        return a2b_base64(value)
-    except Base64Error as error:
-        raise _invalid_base64(name, value) from error
-
-
-def _invalid_base64(name: str, value: str) -> DecodeError:
-    return DecodeError(
-        ErrorCode.INVALID_BASE64, f"{preview(name)} must be padded base64, got {preview(value)}", attribute=name
-    )
+        raise DecodeError(
+            ErrorCode.INVALID_BASE64, f"{preview(name)} must be padded base64, got {preview(value)}", attribute=name
+        )
+    return a2b_base64(value)
 
 
 def _decode_boolean(name: str, value: str) -> bool:

@@ -20,6 +20,7 @@ from ce_nats.codec.attributes import (
     are_valid_names,
     canonical,
     check_extension_name,
+    check_extension_types,
     check_name,
     checked_attributes,
     decode_base64,
@@ -182,6 +183,7 @@ def test_canonical_strings(value: Any, text: str) -> None:
 )
 def test_other_types_are_rejected(value: Any, code: str) -> None:
     """Values of other types are not converted to strings; the error names the attribute."""
+    assert refused(EncodeError, code, canonical, value).attribute == ""
     assert refused(EncodeError, code, canonical, value, "x").attribute == "x"
     assert refused(EncodeError, code, checked_attributes, plain_event(x=value).attributes).attribute == "x"
 
@@ -243,7 +245,21 @@ def test_core_attributes_must_not_be_empty(name: str) -> None:
 @pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "time"])
 def test_optional_core_attributes_can_be_none(name: str) -> None:
     """Typed event classes use None for unset attributes."""
-    assert name not in checked_attributes(plain_event(**{name: None}).attributes)
+    attributes = plain_event(**{name: None, "x": "y"}).attributes
+    assert checked_attributes(attributes) == plain_event(x="y").attributes
+
+
+@pytest.mark.parametrize("value", ["2020-01-02t03:04:05z", datetime(2020, 1, 2, 3, 4, 5, tzinfo=timezone.utc)])
+def test_time_is_canonical_text(value: Any) -> None:
+    text = checked_attributes(plain_event(time=value).attributes)["time"]
+    assert (text, type(text)) == ("2020-01-02T03:04:05Z", str)
+
+
+@pytest.mark.parametrize("name", CORE_NAMES)
+def test_core_attributes_are_decoded(name: str) -> None:
+    text = {"specversion": "1.0", "datacontenttype": "a/b", "dataschema": "a:b", "time": "2020-01-02T03:04:05Z"}
+    value = decode_typed_attribute(name, text.get(name, "x"), None)
+    assert (str(value), type(value)) == (text.get(name, "x"), Timestamp if name == "time" else str)
 
 
 @pytest.mark.parametrize("name", CORE_NAMES)
@@ -251,8 +267,12 @@ def test_optional_core_attributes_can_be_none(name: str) -> None:
 def test_core_attributes_must_be_strings(name: str, value: Any) -> None:
     """From Python and from JSON."""
     attributes = plain_event(**{name: value}).attributes
-    assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == name
-    refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, name, value, None)
+    found = f"got {type(value).__name__} {value!r}"
+    error = refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes)
+    wanted = "a timezone-aware datetime or an RFC 3339 string" if name == "time" else "a str"
+    assert (error.attribute, error.message) == (name, f"attribute '{name}' must be {wanted}, {found}")
+    error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, name, value, None)
+    assert (error.attribute, error.message) == (name, f"attribute '{name}' must be a string, {found}")
 
 
 @pytest.mark.parametrize(
@@ -355,6 +375,15 @@ def test_text_of_another_type_is_rejected(text: str, wanted: type, code: str) ->
     assert refused(DecodeError, code, decode_extension, "x", text, wanted).attribute == "x"
 
 
+@pytest.mark.parametrize("types", ["x", 5, [("x", int)], int])
+def test_declared_types_must_be_a_mapping(types: Any) -> None:
+    check_extension_types(None)
+    check_extension_types(MappingProxyType({"x": int}))
+    with pytest.raises(TypeError) as info:
+        check_extension_types(types)
+    assert str(info.value) == f"extension_types must be a mapping of names to types, got {types!r}"
+
+
 @pytest.mark.parametrize("wanted", [float, list, "int", 5])
 def test_unsupported_declared_types_are_rejected(wanted: Any) -> None:
     with pytest.raises(TypeError, match=r"^extension_types\['x'\] must be bool, int, str, bytes or datetime, got "):
@@ -383,6 +412,15 @@ def test_other_json_values_are_rejected(value: Any) -> None:
     """Numbers with a fraction, arrays and objects."""
     error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
     assert error.attribute == "x"
+    assert f"attribute 'x' must be a string, boolean or integer, got {type(value).__name__} {value!r}" == error.message
+
+
+def test_json_integers_have_32_bits() -> None:
+    for value in (-(2**31), 2**31 - 1):
+        assert decode_typed_attribute("x", value, None) == value
+    for value in (-(2**31) - 1, 2**31):
+        error = refused(DecodeError, "integer-out-of-range", decode_typed_attribute, "x", value, None)
+        assert (error.attribute, error.message) == ("x", "attribute 'x' must be from -2147483648 to 2147483647")
 
 
 @pytest.mark.parametrize(
