@@ -2,7 +2,7 @@
 
 import pytest
 
-from ce_nats import DecodeError, ErrorCode, Timestamp
+from ce_nats import DecodeError, EncodeError, ErrorCode, Timestamp
 from ce_nats.codec.envelope import Envelope, from_envelope, to_envelope
 from tests.support.strategies import plain_event
 
@@ -12,6 +12,10 @@ REQUIRED = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
 def decoded(data, content_type=None, **options):
     kind = {} if content_type is None else {"datacontenttype": content_type}
     return from_envelope(Envelope({**REQUIRED, **kind}, data), **options).get_data()
+
+
+def test_unset_attributes_are_omitted():
+    assert to_envelope(plain_event(subject=None, x="y")).attributes == plain_event(x="y").attributes
 
 
 @pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
@@ -41,6 +45,13 @@ def test_text_is_a_str_and_json_is_bytes(data, content_type, expected):
     assert (found, type(found)) == (expected, type(expected))
 
 
+def test_text_outside_its_charset_is_not_encoded():
+    """As in binary mode."""
+    with pytest.raises(EncodeError) as info:
+        to_envelope(plain_event("€", datacontenttype="text/plain; charset=latin1"))
+    assert (info.value.code, info.value.attribute) == (ErrorCode.INVALID_DATA, "data")
+
+
 def test_text_is_encoded_in_the_charset_of_a_text_type():
     assert decoded("é", "text/plain; charset=latin1", parse_data=False) == b"\xe9"
     assert decoded("é", "text/plain", parse_data=False) == b"\xc3\xa9"
@@ -60,6 +71,12 @@ def test_empty_data_is_data_if_it_is_text():
     ):
         assert decoded(data, content_type) == expected
         assert decoded(data, content_type, parse_data=False) == (b"" if expected == "" else None)
+
+
+@pytest.mark.parametrize(("data", "has_data"), [(None, False), (b"", False), (b"null", True)])
+def test_null_is_data(data, has_data):
+    event = from_envelope(Envelope({**REQUIRED, "datacontenttype": "application/json"}, data))
+    assert (event.get_data(), event.has_data) == (None, has_data)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +104,10 @@ def test_timestamps_have_the_declared_type():
     with pytest.raises(DecodeError) as info:
         from_envelope(Envelope({**REQUIRED, "when": time}, None), extension_types={"when": int})
     assert info.value.attribute == "when"
+
+
+def test_time_is_a_timestamp_whatever_is_declared():
+    time = Timestamp.parse("2024-01-01T00:00:00Z")
+    for types in (None, {"time": str}, {"time": int}):
+        event = from_envelope(Envelope({**REQUIRED, "time": time}, None), extension_types=types)
+        assert event.get_time() is time

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from ce_nats import NatsMessage, Timestamp, from_nats_message
 from ce_nats.codec.event import DecodedEvent, ExtendedEvent, NotDelivered, attributes_data_and_presence
-from tests.support.strategies import binary_message, exact, structured_message, valid_messages
+from tests.support.strategies import binary_message, exact, plain_event, structured_message, valid_messages
 
 
 def test_event_is_a_cloudevent_of_the_sdk() -> None:
@@ -162,6 +162,17 @@ def test_extended_event_has_the_data_of_its_event(event: DecodedEvent) -> None:
     assert (extended.has_data, extended.is_json) == (event.has_data, event.is_json)
 
 
+def test_extended_event_of_another_class_has_data_unless_it_is_none() -> None:
+    for data in (None, b"1"):
+        extended = ExtendedEvent(plain_event(data), {"x": "y"})
+        assert attributes_data_and_presence(extended) == (plain_event(x="y").attributes, data, data is not None)
+
+
+def test_data_of_a_json_event_keeps_its_media_type() -> None:
+    for is_json, attributes in ((True, {"datacontenttype": "application/json"}), (False, {})):
+        assert attributes_data_and_presence(DecodedEvent({}, b"1", is_json=is_json)) == (attributes, b"1", True)
+
+
 def test_data_that_was_not_delivered_is_its_size() -> None:
     data = NotDelivered(5)
     assert (data, hash(data), data.size) == (NotDelivered(5), hash(NotDelivered(5)), 5)
@@ -176,6 +187,7 @@ def test_event_of_the_sdk_is_not_equal() -> None:
     event = from_nats_message(binary_message())
     assert event != CloudEvent(dict(event.get_attributes()))
     assert event != 5
+    assert event.__eq__(5) is NotImplemented  # so that the other object is asked, too
 
 
 def test_event_is_a_table_in_notebooks() -> None:
