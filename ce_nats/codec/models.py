@@ -75,7 +75,7 @@ def error_summary(error: ValueError) -> str:
     errors = getattr(error, "errors", None)
     if errors is None:
         return shortened(str(error))
-    first, *others = errors(include_url=False, include_context=False, include_input=False)
+    first, *others = errors()
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     more = f" (and {len(others)} more)" if others else ""
     return f"{shortened(first['msg'])} - at `{shortened(f'${place}')}`{more}"

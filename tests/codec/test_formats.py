@@ -24,7 +24,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.codec import _fast_path
+from ce_nats.codec import _fast_path, formats
 from ce_nats.codec.formats import Envelope, EventFormat, find, register
 from ce_nats.codec.mode import inspect
 from tests.support.strategies import (
@@ -326,6 +326,16 @@ def test_without_the_extra() -> None:
     assert done.stdout.splitlines() == [unsupported, unsupported, needed, "1"]
 
 
+@pytest.mark.parametrize("first", ["encode", "decode"])
+def test_protobuf_is_registered_when_it_is_needed(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = encoded(plain_event(), "protobuf")
+    monkeypatch.delitem(formats._formats, "application/cloudevents+protobuf")
+    if first == "encode":
+        assert encoded(plain_event(), "protobuf") == message
+    else:
+        assert from_nats_message(message).get_attributes() == plain_event().attributes
+
+
 def test_classes_implement_the_protocol() -> None:
-    formats: list[EventFormat] = [MessagePack(), find("protobuf")]
-    assert [one.media_type for one in formats] == [TYPE, "application/cloudevents+protobuf"]
+    both: list[EventFormat] = [MessagePack(), find("protobuf")]
+    assert [one.media_type for one in both] == [TYPE, "application/cloudevents+protobuf"]
