@@ -262,7 +262,7 @@ class _Data:
             return None
         kinds = {text: media_type.parse(text) for text in content_type.drop_null().unique().to_pylist()}
         texts = [text for text, kind in kinds.items() if kind is None or kind.kind is not DataKind.JSON]
-        others = [text for text, kind in kinds.items() if kind is None or not kind.is_utf8]
+        others = [text for text, kind in kinds.items() if kind is None or not kind.has_all_text]
         is_text = pc.and_(pc.is_in(content_type, pa.array(texts, _TEXT)), self._text.is_valid())
         has_other = pc.is_in(content_type, pa.array(others, _TEXT))
         odd.update(_indexes(pc.and_(self._text.is_valid(), pc.or_(has_other, pc.and_(is_text, is_json)))))

@@ -60,6 +60,11 @@ class MediaType(NamedTuple):
         """Whether text of this type is UTF-8, of which ASCII is a subset. JSON must be."""
         return self.charset in ("", "utf-8", "utf8", "us-ascii")
 
+    @property
+    def has_all_text(self) -> bool:
+        """Whether all text is encoded in UTF-8 for this type. Text of an ASCII type may have other characters."""
+        return self.is_utf8 and self.charset != "us-ascii"
+
     def codec(self) -> str | None:
         """Return the name of Python's codec for the charset (default UTF-8), or None for an unknown charset."""
         if not self.charset:

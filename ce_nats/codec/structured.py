@@ -71,7 +71,7 @@ def _data_member(value: object, content_type: str | None) -> object:
     if kind is None or kind.kind is DataKind.JSON:
         # "stored directly as a JSON value", not as a string that contains JSON
         return msgspec.Raw(data.encode_json(value))
-    if not kind.is_utf8:
+    if not kind.has_all_text:
         data.encode(value, content_type)  # data that binary mode cannot encode is an error in this mode, too
     return str.__str__(data.check_text(value, kind))  # msgspec does not encode subclasses of str
 

@@ -116,7 +116,14 @@ def test_charsets_of_json(charset: str) -> None:
 
 @pytest.mark.parametrize("charset", ["utf-16", "iso-8859-1", "utf_8", "utf-8-sig", "x"])
 def test_other_charsets_are_not_utf8(charset: str) -> None:
-    assert not parse(f"application/json; charset={charset}").is_utf8
+    found = parse(f"application/json; charset={charset}")
+    assert not found.is_utf8
+    assert not found.has_all_text
+
+
+def test_ascii_has_not_all_text_of_utf8() -> None:
+    for charset, expected in (("utf-8", True), ("UTF8", True), ("", True), ("us-ascii", False)):
+        assert parse(f"text/plain; charset={charset}").has_all_text is expected
 
 
 @pytest.mark.parametrize("name", sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)}))

@@ -106,6 +106,23 @@ def test_data_member(event: Event, members: dict[str, Any]) -> None:
     assert {"data", "data_base64"} & set(encoded) == {"data", "data_base64"} & set(members)
 
 
+@pytest.mark.parametrize(
+    ("data", "content_type"),
+    [
+        ("\ud800", "text/plain"),
+        ("\ud800", "a/b"),
+        ("€", "text/plain; charset=latin1"),
+        ("€", "text/plain; charset=ascii"),
+        ("€", "a/xml; charset=us-ascii"),
+        ("€", "a/b; charset=us-ascii"),
+    ],
+)
+def test_text_outside_its_charset_is_not_encoded(data: str, content_type: str) -> None:
+    """As in binary mode."""
+    event = plain_event(data, datacontenttype=content_type)
+    assert refused(EncodeError, "invalid-data", to_nats_message, event, mode=STRUCTURED).attribute == "data"
+
+
 @given(legal_text(1))
 def test_text_is_not_escaped(text: str) -> None:
     """Only the characters that JSON requires to be escaped."""
@@ -220,8 +237,10 @@ def test_unparsed_data_is_verbatim(value: Any, is_last: bool) -> None:
 )
 def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
     """One Python type for a media type, from either member; bytes if data is not parsed."""
-    assert exact(decode(members).get_data()) == exact(parsed)
-    assert exact(decode(members, parse_data=False).get_data()) == exact(unparsed)
+    for parse_data, value in ((True, parsed), (False, unparsed)):
+        event = decode(members, parse_data=parse_data)
+        assert exact(event.get_data()) == exact(value)
+        assert event.has_data == (value is not None)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +280,11 @@ def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
 def test_invalid_members_are_rejected(members: str, code: str) -> None:
     """With a code for each error of a member or of the data."""
     refused(DecodeError, code, decode, members)
+
+
+def test_error_of_base64_names_the_member() -> None:
+    error = refused(DecodeError, "invalid-base64", decode, '"data_base64":"A"')
+    assert (error.attribute, error.message) == ("data_base64", "'data_base64' must be padded base64, got 'A'")
 
 
 @pytest.mark.parametrize(
@@ -310,6 +334,7 @@ def test_recursion_limit_is_reported(name: str, monkeypatch: pytest.MonkeyPatch)
         (b"[]", "not-an-object"),
         (b"null", "not-an-object"),
         (b"[" + START.encode() + b"}]", "not-an-object"),
+        pytest.param(b"[" * 1000 + b"]" * 1000, "invalid-json", id="1000 levels"),
         (b"{}", "missing-attribute"),
         (b'{"specversion":"1.1"}', "unsupported-specversion"),
         (b'{"specversion":1.0}', "invalid-attribute-type"),

@@ -69,6 +69,7 @@ CONTENT_TYPES = [
     "application/x+json; charset=latin1",
     "text/plain",
     "text/plain; charset=latin1",
+    "text/plain; charset=us-ascii",
     "text/x; charset=hex",
     "application/xml",
     "image/png",

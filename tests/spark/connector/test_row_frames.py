@@ -334,6 +334,19 @@ def test_large_types(mode: ContentMode, data: pa.Array) -> None:
     check(RowEncoder(EVENT, "", mode, dedup=True), batch)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("charset", ["utf-8", "us-ascii", "latin-1"])
+def test_text_outside_its_charset_is_not_encoded(charset: str, mode: ContentMode) -> None:
+    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+    attributes["datacontenttype"] = f"text/plain; charset={charset}"
+    events = pa.array([{"attributes": attributes, "data_text": text} for text in ("a", "€")])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, "", mode, dedup=True)
+    check(encoder, batch)
+    is_code = [not isinstance(outcome, tuple) for outcome in by_codec(encoder, batch)]
+    assert is_code == [False, charset != "utf-8"]
+
+
 def test_large_batches_are_divided() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 2**20] * 20 + [b""] * 5_000)], ["data"])
     pieces = list(_frames.pieces(batch))
