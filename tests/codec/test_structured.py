@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec import structured
+from ce_nats.codec._nesting import MAX_LEVELS
 from tests.support.strategies import (
     Event,
     any_events,
@@ -238,9 +239,10 @@ def test_unparsed_data_is_verbatim(value: Any, is_last: bool) -> None:
 def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
     """One Python type for a media type, from either member; bytes if data is not parsed."""
     for parse_data, value in ((True, parsed), (False, unparsed)):
-        event = decode(members, parse_data=parse_data)
-        assert exact(event.get_data()) == exact(value)
-        assert event.has_data == (value is not None)
+        unaided = structured.decode(f"{START},{members}}}".encode(), parse_data=parse_data)
+        for event in (decode(members, parse_data=parse_data), unaided):
+            assert exact(event.get_data()) == exact(value)
+            assert event.has_data == (value is not None)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +354,17 @@ def test_payload_must_be_one_json_object(payload: bytes, code: str) -> None:
 def test_payload_is_an_event_with_parsed_data_by_default() -> None:
     assert structured.decode(f'{START},"data":[1]}}'.encode()).get_data() == [1]
     refused(DecodeError, "missing-attribute", structured.decode, b"{}")
+
+
+def test_data_may_have_as_many_levels_as_in_binary_mode() -> None:
+    for levels in (MAX_LEVELS, MAX_LEVELS + 1):
+        text = b"[" * levels + b"]" * levels
+        payload = f'{START},"data":{text.decode()}}}'.encode()
+        if levels == MAX_LEVELS:
+            assert structured.decode(payload, parse_data=False).get_data() == text
+        else:
+            error = refused(DecodeError, "invalid-json", structured.decode, payload)
+            assert error.message == f"the payload is nested more than {levels} levels deep"
 
 
 def test_one_byte_order_mark_is_ignored() -> None:
