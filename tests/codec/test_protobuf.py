@@ -95,6 +95,12 @@ def test_message() -> None:
     assert str(detect_mode(message)) == "structured"
 
 
+@pytest.mark.parametrize(("name", "kind"), [("dataschema", "ce_uri"), ("subject", "ce_string"), ("x", "ce_string")])
+def test_type_of_text(name: str, kind: str) -> None:
+    """Only dataschema is a URI by the specification."""
+    assert VALUES[kind] in encode(plain_event(**{name: "a:b"})).data
+
+
 @given(events())
 def test_events_round_trip(event: Event) -> None:
     """Attributes with their types, times in UTC, and data; an event is rejected only because of a time."""
@@ -216,6 +222,22 @@ def test_times_are_kept_or_rejected(time: Any) -> None:
         assert (str(error.code), error.attribute) == ("invalid-timestamp", "time")
     else:
         assert str(from_nats_message(sent).get_time()) == wanted
+
+
+def test_start_of_1970_is_a_time() -> None:
+    """Both fields of the timestamp are 0."""
+    assert encode(plain_event(time=Timestamp("1970-01-01T00:00:00Z"))).data.endswith(b"\x12\2" + VALUES["ce_timestamp"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(-62_135_596_801, 0), (253_402_300_800, 0), (0, -1), (0, 10**9), (2**63 - 1, 0)]
+)
+def test_timestamps_out_of_range_are_rejected(seconds: int, nanos: int) -> None:
+    value = b"\x08" + varint(seconds) + b"\x10" + varint(nanos)
+    payload = encode(plain_event()).data + _record(5, _record(1, b"a") + _record(2, _record(7, value)))
+    error = refused(DecodeError, "invalid-timestamp", decode, payload)
+    assert (error.attribute, error.requirement) == ("a", "PF-2.1-02")
+    assert error.message.endswith(f"got {seconds} seconds and {nanos} nanoseconds")
 
 
 @pytest.mark.parametrize("offset", ["Z", "+01:00", "-01:00"])
@@ -345,6 +367,30 @@ def test_two_data_fields_are_rejected(one: str, other: str) -> None:
         (b"\x2a\3\x0a\1\xff", "invalid-utf8", "key is not valid UTF-8", "PF-4-03"),
         (b"\x2a\6\x0a\1a\x0a\1b", "invalid-protobuf", "key is duplicated in AttributesEntry", "A-92"),
         (b"\x2a\7\x12\5\x1a\1x\x08\1", "invalid-protobuf", "attr is duplicated in CloudEventAttributeValue", "A-92"),
+        (b"\x2a\2x", "invalid-protobuf", "attributes is truncated", "PF-4-02"),
+        (b"\x42\2x", "invalid-protobuf", "proto_data is truncated", "PF-4-02"),
+        (b"\x2a\2\x0a\1", "invalid-protobuf", "key is truncated", "PF-4-02"),
+        (b"\x2a\2\x12\1", "invalid-protobuf", "value is truncated", "PF-4-02"),
+        (b"\x2a\4\x12\2\x22\1", "invalid-protobuf", "ce_bytes is truncated", "PF-4-02"),
+        (b"\x2a\4\x12\2\x2a\1", "invalid-protobuf", "ce_uri is truncated", "PF-4-02"),
+        (b"\x2a\4\x12\2\x32\1", "invalid-protobuf", "ce_uri_ref is truncated", "PF-4-02"),
+        (b"\x2a\4\x12\2\x3a\1", "invalid-protobuf", "ce_timestamp is truncated", "PF-4-02"),
+        (b"\x2a\5\x12\3\x1a\1\xff", "invalid-utf8", "ce_string is not valid UTF-8", "PF-4-03"),
+        (b"\x42\3\x0a\1\xff", "invalid-utf8", "type_url is not valid UTF-8", "PF-4-03"),
+        (b"\x42\4\x0a\0\x0a\0", "invalid-protobuf", "type_url is duplicated in google.protobuf.Any", "A-92"),
+        (b"\x42\4\x12\0\x12\0", "invalid-protobuf", "value is duplicated in google.protobuf.Any", "A-92"),
+        (
+            b"\x2a\x08\x12\6\x3a\4\x08\1\x08\1",
+            "invalid-protobuf",
+            "seconds is duplicated in google.protobuf.Timestamp",
+            "A-92",
+        ),
+        (
+            b"\x2a\x08\x12\6\x3a\4\x10\1\x10\1",
+            "invalid-protobuf",
+            "nanos is duplicated in google.protobuf.Timestamp",
+            "A-92",
+        ),
         (b"\x32\0\x32\0", "data-conflict", "the event must have one data field, got two", "A-92"),
     ],
 )
@@ -357,7 +403,30 @@ def test_error_names_field_and_rule(records: bytes, code: str, message: str, req
 @pytest.mark.parametrize(("number", "name"), [(1, "id"), (2, "source"), (3, "specversion"), (4, "type")])
 def test_repeated_required_attributes_are_rejected(number: int, name: str) -> None:
     payload = encode(plain_event()).data + _record(number, b"1.0")
-    assert refused(DecodeError, "duplicate-attribute", decode, payload).attribute == name
+    error = refused(DecodeError, "duplicate-attribute", decode, payload)
+    assert (error.attribute, error.message) == (name, f"attribute '{name}' must occur once, got a second field")
+
+
+def test_repeated_names_in_the_map_are_rejected() -> None:
+    """A parser of Protobuf keeps the last."""
+    entry = _record(5, _record(1, b"a") + _record(2, VALUES["ce_string"]))
+    error = refused(DecodeError, "duplicate-attribute", decode, encode(plain_event()).data + entry + entry)
+    assert (error.attribute, error.message) == ("a", "attribute 'a' must occur once in the map")
+
+
+def test_payload_that_only_the_parser_rejects() -> None:
+    """A tag of more than five bytes."""
+    payload = encode(plain_event()).data + b"\xb2\x80\x80\x80\x80\0\1x"
+    error = refused(DecodeError, "invalid-protobuf", decode, payload)
+    assert error.message.startswith("the payload is not a CloudEvent: it is not a CloudEvent")
+    assert error.requirement == "PF-4-02"
+
+
+def test_attributes_without_a_value_are_rejected() -> None:
+    payload = encode(plain_event()).data + _record(5, _record(1, b"a") + _record(2, b""))
+    error = refused(DecodeError, "invalid-attribute-type", decode, payload)
+    assert error.message == "attribute 'a' must be one of the seven types, got no value"
+    assert (error.attribute, error.requirement) == ("a", "PF-2.1-01")
 
 
 def _record(number: int, value: Any) -> bytes:
@@ -389,6 +458,14 @@ def test_attributes_of_the_event_are_kept() -> None:
     assert event.get_data().type_url == ORDER_URL
 
 
+def test_bytes_of_a_message_do_not_depend_on_the_order_of_its_map() -> None:
+    names = [f"name{number}" for number in range(50)]
+    one, other = Struct(), Struct()
+    for name, reverse in zip(names, reversed(names)):
+        one[name], other[reverse] = True, True
+    assert ProtobufData.of(one) == ProtobufData.of(other)
+
+
 def test_any_is_the_message_in_it() -> None:
     packed = AnyMessage()
     packed.Pack(ORDER, type_url_prefix="https://example.com/")
@@ -418,10 +495,33 @@ def test_bytes_with_a_dataschema_are_a_message() -> None:
     assert (decoded.get_data(), decoded.get_data().type_url) == (b"\x08\x07", f"https://{ORDER_URL}")
 
 
+@pytest.mark.parametrize(("content_type", "schema"), [(DATA_TYPE, ...), ("image/png", "a:b"), (..., "a:b")])
+def test_other_bytes_are_binary_data(content_type: Any, schema: Any) -> None:
+    message = encode(plain_event(b"x", datacontenttype=content_type, dataschema=schema))
+    assert message.data.endswith(DATA["binary_data"])
+
+
+def test_dataschema_that_is_the_type_url_gets_a_scheme() -> None:
+    """No other dataschema does: it must be a URI."""
+    packed = _record(8, AnyMessage(type_url=ORDER_URL, value=b"x"))
+    for schema in (ORDER_URL, "example.com/a"):
+        entry = _record(5, _record(1, b"dataschema") + _record(2, _record(5, schema.encode())))
+        payload = encode(plain_event()).data + entry + packed
+        if schema == ORDER_URL:
+            assert decode(payload).dataschema == f"https://{ORDER_URL}"
+        else:
+            refused(DecodeError, "invalid-uri", decode, payload)
+
+
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "image/svg+xml"])
 def test_message_under_a_text_type_is_rejected(content_type: str) -> None:
     error = refused(EncodeError, "invalid-data", encode, plain_event(ORDER, datacontenttype=content_type))
-    assert error.attribute == "data"
+    assert (error.attribute, error.requirement) == ("data", "PF-3-01")
+    assert error.message == f"data of type '{content_type}' must not be a protobuf message"
+    payload = encode(plain_event(datacontenttype=content_type)).data + DATA["proto_data"]
+    error = refused(DecodeError, "invalid-data", decode, payload)
+    assert (error.attribute, error.requirement) == ("data", "PF-3-01")
+    assert error.message == f"data in proto_data must not be of type '{content_type}'"
 
 
 def test_message_without_required_fields_is_rejected() -> None:
