@@ -207,7 +207,7 @@ def _set(field: Any, name: str, value: AttributeValue) -> None:
     elif isinstance(value, bytes):
         field.ce_bytes = value
     else:
-        field.ce_timestamp.SetInParent()  # for 1970-01-01 both fields are 0, which alone would not set the message
+        # Assigning a field sets the message also if the value is 0, as for 1970-01-01.
         field.ce_timestamp.seconds, field.ce_timestamp.nanos = _instant(name, value)
 
 
@@ -293,7 +293,6 @@ def _set_data(message: Any, envelope: Envelope) -> None:
 
 
 def _set_message(message: Any, value: bytes, type_url: str) -> None:
-    message.proto_data.SetInParent()
     message.proto_data.type_url = type_url
     message.proto_data.value = bytes(value)
 

@@ -451,6 +451,10 @@ def test_message_as_data() -> None:
     assert (data.type_url, data.unpack(Struct)) == (ORDER_URL, ORDER)
 
 
+def test_empty_message_of_an_unknown_type_is_encoded() -> None:
+    assert encode(plain_event(ProtobufData(b""))).data.endswith(b"\x42\0")
+
+
 def test_attributes_of_the_event_are_kept() -> None:
     own = {"datacontenttype": "application/x-protobuf", "dataschema": "https://example.com/order.proto"}
     event = from_nats_message(encode(plain_event(ORDER, **own)))
