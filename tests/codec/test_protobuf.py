@@ -422,6 +422,12 @@ def test_payload_that_only_the_parser_rejects() -> None:
     assert error.requirement == "PF-4-02"
 
 
+@pytest.mark.parametrize("name", ["A", "", "data"])
+def test_illegal_names_are_rejected_before_values(name: str) -> None:
+    payload = encode(plain_event()).data + _record(5, _record(1, name.encode()) + _record(2, b""))
+    assert refused(DecodeError, "invalid-attribute-name", decode, payload).attribute == name
+
+
 def test_attributes_without_a_value_are_rejected() -> None:
     payload = encode(plain_event()).data + _record(5, _record(1, b"a") + _record(2, b""))
     error = refused(DecodeError, "invalid-attribute-type", decode, payload)
