@@ -210,6 +210,8 @@ def documents() -> Iterator[bytes]:
         yield document('"data":"é"', f'"data_base64":{base64}', f'"datacontenttype":{json.dumps(media_type)}')
     for time in TIMES:
         yield document(f'"time":{json.dumps(time)}')
+    for text in ("\\", "\\u", "\\u00e", "\\u00e9", "\\ud83d\\u", "\\ud83d\\ude0", "\\ud83d\\ude00"):
+        yield b'{"id":"' + text.encode()  # the document ends in an escape
     whole = document()
     for text in (*STRINGS, *ESCAPES):
         yield document('"datacontenttype":"text/plain"', f'"data":"{text}"')
