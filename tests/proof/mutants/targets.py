@@ -102,7 +102,9 @@ def stages(root: Path, module: str) -> list[list[str]]:
     first = mirrored or _of_package(root, path)
     if not first:
         raise LookupError(f"{module} must have tests")
-    first = [*first, SIGNATURES_WITH_EXTRAS if path.parts[0] in ("aio", "arrow", "capture") else SIGNATURES]
+    signatures = SIGNATURES_WITH_EXTRAS if path.parts[0] in ("aio", "arrow", "capture") else SIGNATURES
+    if (root / signatures.partition("::")[0]).exists():
+        first = [*first, signatures]
     further = [test for prefix, tests in FURTHER.items() if path.as_posix().startswith(prefix) for test in tests]
     rest = [test for test in dict.fromkeys([*_of_package(root, path), *further]) if test not in first]
     return [first, rest]
