@@ -206,7 +206,7 @@ class StreamApi:
         self._is_failing = False
 
     @classmethod
-    def of(cls, js: JetStreamContext, timeout: float | None = None, retry_timeout: float | None = None) -> StreamApi:
+    def of(cls, js: JetStreamContext, *, timeout: float | None = None, retry_timeout: float | None = None) -> StreamApi:
         """
         Return the API with the connection, prefix and timeout of a JetStreamContext.
 
@@ -657,7 +657,7 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
     Raises:
         DeliveryError: ``no-responders``: no stream listens.
     """
-    api = StreamApi.of(js, min(api_timeout(js), _NAMES_SECONDS))
+    api = StreamApi.of(js, timeout=min(api_timeout(js), _NAMES_SECONDS))
     reason = await api.why_no_stream(subject)
     if reason:
         await asyncio.sleep(_SHUTDOWN_SECONDS)

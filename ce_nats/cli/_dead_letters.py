@@ -125,7 +125,7 @@ def show_dead_letter(
             original = stored._replace(headers=headers) if dead_letter.is_copied else None
             if dead_letter.is_reference:
                 try:
-                    original = await Originals(js, None, StreamApi.of(js, settings.timeout)).fetch(dead_letter)
+                    original = await Originals(js, None, StreamApi.of(js, timeout=settings.timeout)).fetch(dead_letter)
                 except CeNatsError as error:
                     status = print_error(error, f"dead letter {sequence}")
         if as_json:

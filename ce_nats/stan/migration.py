@@ -111,7 +111,7 @@ class _Migration:
     ) -> None:
         self._nc = nc
         self._js = js
-        self._api = StreamApi.of(js, timeout)
+        self._api = StreamApi.of(js, timeout=timeout)
         self._channel = channel
         self._stream = stream
         self._monitor = monitor

@@ -176,7 +176,7 @@ async def requeue(
             ``connection-closed``.
     """
     check_jetstream(js)
-    api = StreamApi.of(js, timeout, retry_timeout)
+    api = StreamApi.of(js, timeout=timeout, retry_timeout=retry_timeout)
     message, block = await Originals(js, allowed, api).outgoing(stored)
     async with _pending_acks(js, window=1, timeout=timeout, retry_timeout=retry_timeout) as acks:
         ack: PubAck = await (await acks.send(message, block)).ack
@@ -216,7 +216,7 @@ async def requeue_all(
             first.
     """
     check_jetstream(js)
-    api = StreamApi.of(js, timeout, retry_timeout)
+    api = StreamApi.of(js, timeout=timeout, retry_timeout=retry_timeout)
     originals = Originals(js, allowed, api)
     in_flight: deque[asyncio.Task[RequeueResult]] = deque()
     failure: DeliveryError | None = None
