@@ -85,6 +85,11 @@ class Holder:
 
 
 @dataclasses.dataclass
+class Box:
+    content: Any
+
+
+@dataclasses.dataclass
 class Node:
     number: int
     nodes: "list[Node]" = dataclasses.field(default_factory=list)
@@ -143,6 +148,12 @@ def test_models_round_trip(mode: Any, content_type: Any, parse_data: bool, pair:
 def test_models_are_encoded_like_in_pydantic(model: Model) -> None:
     payload = to_nats_message(plain_event(model)).data
     assert json.loads(payload) == json.loads(model.model_dump_json(by_alias=True))
+
+
+@given(models)
+def test_models_in_fields_of_any_type_are_encoded(model: Model) -> None:
+    payload = to_nats_message(plain_event(Box([model]))).data
+    assert json.loads(payload) == {"content": [json.loads(model.model_dump_json(by_alias=True))]}
 
 
 @given(structs)

@@ -208,6 +208,22 @@ async def test_refusal_by_the_stream_is_a_delivery_error(js, subject, fetch):
     await js.delete_stream(name.replace(".", "_"))
 
 
+@pytest.mark.parametrize("codes", [[10060], [10054, 10060]])
+async def test_dead_letter_is_not_shortened_for_other_reasons_than_its_size(nc, js, subject, fetch, codes):
+    answers = [b'{"error": {"code": 400, "err_code": %d, "description": "refused"}}' % code for code in codes]
+    answers.append(b'{"stream": "S", "seq": 1}')
+
+    async def respond(message):
+        await nc.publish(message.reply, answers.pop(0))
+
+    await js.publish(subject, b"x")
+    message = await fetch()
+    await nc.subscribe(f"dead.{subject}", cb=respond)
+    with pytest.raises(DeliveryError, match="publish-refused"):
+        await store(js, f"dead.{subject}", letter_of(message), message)
+    assert len(answers) == 1
+
+
 async def test_invalid_dead_letter_subject_is_an_encode_error(js, subject, fetch):
     await js.publish(subject, b"x")
     message = await fetch()
