@@ -87,6 +87,14 @@ async def test_dead_letter_of_message_without_headers_has_no_other_headers(
     assert DeadLetter.split(stored.headers) == (letter_of(message), [])
 
 
+async def test_only_headers_have_a_limit_of_their_own(js, subject, fetch, dead_letters, dead):
+    data = bytes(MAX_HEADER_BYTES + 1)
+    await js.publish(subject, data)
+    message = await fetch()
+    assert await store(js, dead, letter_of(message), message) == letter_of(message)
+    assert [stored.data for stored in await dead_letters(1)] == [data]
+
+
 @pytest.mark.parametrize("text", ["invalid", "\u20ac" * 300])
 async def test_dead_letter_of_too_large_message_has_only_its_own_headers(js, subject, fetch, dead_letters, dead, text):
     """Also without its text, if the stream has no room for it."""
@@ -425,8 +433,9 @@ async def test_only_a_window_of_several_messages_uses_fast_ingest(nc):
 
 
 async def test_dead_letters_need_a_jetstream_context(nc):
-    with pytest.raises(TypeError, match="js must be a JetStreamContext"):
-        await store(nc, "a", None, None)
+    for call in (store(nc, "a", None, None), requeue(nc, None), anext(requeue_all(nc, None))):
+        with pytest.raises(TypeError, match="js must be a JetStreamContext"):
+            await call
 
 
 async def test_streams_that_keep_terminated_messages(js, stream):

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ce_nats import DecodeError, Dialect, Headers, NatsMessage, Timestamp, from_nats_message, to_nats_message
+from ce_nats import (
+    ContentMode,
+    DecodeError,
+    Dialect,
+    Headers,
+    NatsMessage,
+    Timestamp,
+    from_nats_message,
+    to_nats_message,
+)
 from ce_nats.codec.attributes import canonical
 from tests.support.fast_path import (
     COMMON,
@@ -224,6 +233,15 @@ def test_common_events_are_handled(attributes: dict[str, Any], data: Any, mode: 
     assert {name: canonical(value) for name, value in decoded.get_attributes().items()} == {
         name: canonical(value) for name, value in sent.items()
     }
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+def test_required_mode_without_headers_is_that_of_the_payload(mode: ContentMode) -> None:
+    event = json.dumps(COMMON, separators=(",", ":")).encode()
+    for message in (NatsMessage("s", event), binary_message(event)):
+        check_agreement(from_nats_message, message, mode=mode)
+    if mode is ContentMode.STRUCTURED:
+        assert from_nats_message(NatsMessage("s", event), mode=mode).get_id() == COMMON["id"]
 
 
 def test_declared_types_are_handled() -> None:

@@ -34,6 +34,8 @@ def test_time_of_an_instant() -> None:
 
 
 def test_positions_of_all_streams() -> None:
+    assert read(startingOffsets="latest").all == ["latest"]
+    assert read(startingOffsets="Earliest").all == ["earliest"]
     assert read(startingOffsets="7").all == [7]
     assert read(startingOffsets='{"A": 7, "B": "earliest"}').all == [7, "earliest"]
 
