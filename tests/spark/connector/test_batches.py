@@ -24,7 +24,7 @@ def rows(*blocks, reply=b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0", subject=b"s
 
 
 def headers(block):
-    ((row),) = rows(block)
+    (row,) = rows(block)
     return [(header["key"], header["value"]) for header in row["headers"]]
 
 
@@ -110,14 +110,14 @@ def test_random_blocks_have_the_same_headers_as_in_captures(seed):
 
 def test_row_has_all_columns():
     """A stream does not store the reply subject."""
-    ((row),) = rows(b"NATS/1.0\r\na: b\r\n\r\n", subject=b"orders.new")
+    (row,) = rows(b"NATS/1.0\r\na: b\r\n\r\n", subject=b"orders.new")
     assert row.pop("timestamp").isoformat() == "2023-11-14T22:13:20.123456+00:00"
     assert row.pop("headers") == [{"key": "a", "value": "b"}]
     assert row == {"subject": "orders.new", "reply": "", "data": b"data", "stream": "S", "sequence": 1}
 
 
 def test_malformed_subjects_are_escaped():
-    ((row),) = rows(None, subject=b"orders.\xff.\xc3\xa9")
+    (row,) = rows(None, subject=b"orders.\xff.\xc3\xa9")
     assert row["subject"] == "orders.%FF.é"
 
 
