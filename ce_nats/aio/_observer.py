@@ -7,6 +7,7 @@ hooks are logged; they neither lose nor duplicate a message.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -260,9 +261,9 @@ def kind_of(error: DeliveryError) -> OutcomeKind:
 
 
 def guarded(call: Callable[[], T]) -> T | None:
-    """Call user code, and log its exceptions."""
+    """Call user code, and log its exceptions: a ``CancelledError`` also, which cannot mean the task that calls it."""
     try:
         return call()
-    except Exception:
+    except (Exception, asyncio.CancelledError):
         _log.exception("a hook or an instrumentation must not raise")
         return None
