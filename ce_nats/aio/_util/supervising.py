@@ -54,10 +54,12 @@ def supervise(work: Coroutine[Any, Any, None], name: str, fail: Callable[[Delive
 
 def _check(task: CancellableTask[None], name: str, fail: Callable[[DeliveryError], None]) -> None:
     """Report the exception of a task that has ended."""
-    if not task.cancelled():
-        cause = task.exception()
+    if task.cancelled():
+        if task.cancelling():
+            return
+        cause: BaseException | None = asyncio.CancelledError()
     else:
-        cause = None if task.cancelling() else asyncio.CancelledError()
+        cause = task.exception()
     if cause is None:
         return
     _log.error("%s: a background task failed", name, exc_info=cause)
