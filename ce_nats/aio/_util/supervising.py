@@ -1,4 +1,4 @@
-"""Background tasks whose failure is logged and reported, and tasks that know whether they were cancelled."""
+"""Background tasks whose failure is logged and reported, and what is a cancellation and what is not."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from ...errors import DeliveryError, ErrorCode
 
 _log: Final = logging.getLogger(__name__)
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
 class CancellableTask(asyncio.Task[T]):
-    """
-    Task with :meth:`cancelling`, also on Python 3.10.
-
-    There, requests are counted, but cannot be taken back: after a timeout of anyio inside of the task the number stays.
-    Compare it with an earlier one.
-    """
+    """Task with ``cancelling()`` and ``uncancel()``, also on Python 3.10, where no timeout calls the latter."""
 
     if sys.version_info < (3, 11):
         _requests = 0
@@ -33,6 +29,43 @@ class CancellableTask(asyncio.Task[T]):
 
         def cancelling(self) -> int:
             return self._requests
+
+        def uncancel(self) -> int:
+            self._requests -= 1
+            return self._requests
+
+    def take_back(self, requests: int) -> None:
+        """
+        Take back requests for cancellation that the task has survived.
+
+        Timeouts of some libraries do not, and each later task group in the task would end with a ``CancelledError``.
+
+        Args:
+            requests: Number of requests to keep.
+        """
+        while self.cancelling() > requests:
+            self.uncancel()
+
+
+def call_plain(name: str, function: Callable[[P], T], argument: P) -> T:
+    """
+    Call a function of the user that is not async.
+
+    Args:
+        name: Name of the function, for the error.
+        function: The function.
+        argument: Its argument.
+
+    Raises:
+        DeliveryError: ``handler-cancelled``: it raised ``CancelledError``, which would look like the cancellation of
+            the calling task.
+        Exception: As the function does.
+    """
+    try:
+        return function(argument)
+    except asyncio.CancelledError as error:
+        text = f"{name} raised CancelledError, and is not async"
+        raise DeliveryError(ErrorCode.HANDLER_CANCELLED, text) from error
 
 
 def supervise(work: Coroutine[Any, Any, None], name: str, fail: Callable[[DeliveryError], None]) -> asyncio.Task[None]:

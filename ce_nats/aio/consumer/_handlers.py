@@ -7,10 +7,12 @@ import inspect
 import logging
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from ...errors import DeliveryError, ErrorCode, preview
 from .._util.checks import not_async
+from .._util.supervising import CancellableTask
 from ._delivery import Delivery
 
 _log: Final = logging.getLogger(__name__)
@@ -19,21 +21,11 @@ _log: Final = logging.getLogger(__name__)
 _FIRST_LOG_SECONDS: Final = 10.0
 
 
-class _Worker(asyncio.Task[None]):
-    """
-    Task that calls the handler, and records whether it was cancelled.
+class _Worker(CancellableTask[None]):
+    """Task that calls the handler."""
 
-    A handler also raises CancelledError if a task that it awaits was cancelled. (Python 3.10 has no
-    ``Task.cancelling()``.)
-    """
-
-    is_cancel_requested = False
     delivery: Delivery | None = None
     began = 0.0
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        self.is_cancel_requested = True
-        return super().cancel(msg)
 
 
 class _NotAsyncError(Exception):
@@ -62,6 +54,8 @@ class Workers:
         self._handler = handler
         self._report = report
         self._target = target
+        self._workers: list[_Worker] = []
+        self._is_cancelling = False
 
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """
@@ -73,30 +67,53 @@ class Workers:
             stop_timeout: Seconds after the event until handlers are cancelled; or None.
 
         Raises:
-            DeliveryError: As the iteration does.
+            DeliveryError: As the iteration does; ``handler-cancelled``: one of the tasks was cancelled, and not by this
+                object.
             TypeError: The handler did not return an awaitable.
         """
-        workers: list[_Worker] = []
         loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
         for _ in range(count):
-            workers.append(_Worker(self._work(workers), loop=loop))
-        overdue = asyncio.create_task(self._watch(workers, stopped, stop_timeout))
+            worker = _Worker(self._work(), loop=loop)
+            worker.add_done_callback(partial(self._check, ended))
+            self._workers.append(worker)
+        overdue = asyncio.create_task(self._watch(stopped, stop_timeout))
         try:
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            for worker in done:
-                if not worker.cancelled():
-                    worker.result()
+            await ended
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            self._cancel()
+            await asyncio.gather(*self._workers, return_exceptions=True)
             overdue.cancel()
             await asyncio.gather(overdue, return_exceptions=True)
 
-    async def _work(self, workers: list[_Worker]) -> None:
-        worker = next(item for item in workers if item is asyncio.current_task())
+    def _check(self, ended: asyncio.Future[None], worker: _Worker) -> None:
+        """After the last worker, or the first one that failed, end the run."""
+        self._workers.remove(worker)
+        error: BaseException | None
+        if worker.cancelled():
+            text = f"{self._target}: a task of run() was cancelled, but neither run() nor the consumer was stopped"
+            error = None if self._is_cancelling else DeliveryError(ErrorCode.HANDLER_CANCELLED, text)
+        else:
+            error = worker.exception()
+        if ended.done():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        elif not self._workers:
+            ended.set_result(None)
+
+    def _cancel(self) -> None:
+        """Cancel the workers; until then a ``CancelledError`` is an error of the handler, or of other tasks."""
+        self._is_cancelling = True
+        for worker in self._workers:
+            worker.cancel()
+
+    async def _work(self) -> None:
+        worker = asyncio.current_task()
+        assert isinstance(worker, _Worker)
         async for delivery in self._deliveries:
             worker.delivery, worker.began = delivery, time.monotonic()
+            requests = worker.cancelling()
             try:
                 async with delivery:
                     await self._call(worker, delivery)
@@ -106,22 +123,29 @@ class Workers:
                 self._report(error, delivery)
             worker.delivery = None
             del delivery  # it is settled, and must not be kept until the next one arrives
-            if worker.is_cancel_requested:  # the handler suppressed the CancelledError
+            if self._is_cancelling:  # the handler suppressed the CancelledError
                 raise asyncio.CancelledError
+            worker.take_back(requests)
 
     async def _call(self, worker: _Worker, delivery: Delivery) -> None:
-        result = self._handler(delivery)
-        if not inspect.isawaitable(result):
-            raise _NotAsyncError
+        """
+        Call the handler, and distinguish its own ``CancelledError`` from one that the worker gets.
+
+        Timeouts and task groups inside of a handler also cancel the worker, and take this back.
+        """
+        requests = worker.cancelling()
         try:
+            result = self._handler(delivery)
+            if not inspect.isawaitable(result):
+                raise _NotAsyncError
             await result
         except asyncio.CancelledError as error:
-            if worker.is_cancel_requested:
+            if self._is_cancelling or worker.cancelling() > requests:
                 raise
             text = "a task that the handler awaited was cancelled, and the handler with it"
             raise DeliveryError(ErrorCode.HANDLER_CANCELLED, text) from error
 
-    async def _watch(self, workers: list[_Worker], stopped: asyncio.Event, stop_timeout: float | None) -> None:
+    async def _watch(self, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """After the iteration was stopped, log handlers that still run, and cancel them after the timeout."""
         await stopped.wait()
         began = time.monotonic()
@@ -131,14 +155,13 @@ class Workers:
             is_last = end is not None and end - time.monotonic() <= pause
             await asyncio.sleep(max(0.0, end - time.monotonic()) if is_last and end is not None else pause)
             seconds = round(time.monotonic() - began)
-            text = "; ".join(map(_description, (worker for worker in workers if worker.delivery is not None)))
+            text = "; ".join(map(_description, (worker for worker in self._workers if worker.delivery is not None)))
             if is_last:
                 end = None
                 _log.warning(
                     "%s: stopped %d s ago; cancelling the handlers that still run: %s", self._target, seconds, text
                 )
-                for worker in workers:
-                    worker.cancel()
+                self._cancel()
             else:
                 pause *= 2
                 _log.warning("%s: stopped %d s ago; waiting for handlers: %s", self._target, seconds, text)

@@ -59,6 +59,7 @@ from .._util.checks import (
     check_key,
     config_differences,
 )
+from .._util.supervising import call_plain
 from ..core._publish import round_trip
 from ..reading._stored_messages import as_message
 from ._dead_letters import original
@@ -497,7 +498,7 @@ class PullConsumer:
     async def _is_valid(self, delivery: Delivery, validator: Validator) -> bool:
         """Return whether an event is valid; settle its delivery if it is not."""
         try:
-            validator.check(await delivery.resolve())
+            call_plain("validate", validator.check, await delivery.resolve())
         except Exception as error:
             outcome = delivery._outcome(error)
             if outcome is Outcome.REJECTED and isinstance(error, DecodeError):

@@ -1,12 +1,19 @@
 """Handlers that PullConsumer.run() calls: concurrent, failing, cancelled, and hanging."""
 
 import asyncio
+import contextlib
 import functools
 import logging
+import socket
+import sys
+from collections import Counter
 from types import LambdaType
 
+import anyio
+import httpx
 import pytest
 
+from ce_nats import DeliveryError
 from ce_nats.aio import PullConsumer, Reject
 from ce_nats.redelivery import DeadLetter
 from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish
@@ -204,6 +211,198 @@ async def test_cancelled_inner_task_is_a_failure_of_the_handler(publish, consume
     assert handled == [2]
     assert reported == [("handler-cancelled", 1), ("handler-cancelled", 2)]
     assert DeadLetter.split(letter.headers)[0].error == "handler-cancelled"
+
+
+async def _after_move_on(delivery):
+    with anyio.move_on_after(0.001):
+        await anyio.sleep(60)
+
+
+async def _in_fail_after(delivery):
+    with anyio.fail_after(0.001):
+        await anyio.sleep(60)
+
+
+async def _in_wait_for(delivery):
+    await asyncio.wait_for(asyncio.sleep(60), 0.001)
+
+
+async def _in_timeout(delivery):
+    async with asyncio.timeout(0.001):
+        await asyncio.sleep(60)
+
+
+async def _after_timeout(delivery):
+    with contextlib.suppress(TimeoutError):
+        await _in_timeout(delivery)
+
+
+async def _in_task_group(delivery):
+    async def fail():
+        raise KeyError("child")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+        await asyncio.sleep(60)
+
+
+async def _in_anyio_task_group(delivery):
+    async def fail():
+        raise KeyError("child")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(fail)
+        await anyio.sleep(60)
+
+
+async def _in_httpx(delivery):
+    """A request to a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with httpx.AsyncClient(timeout=0.05) as client:
+            await client.get(f"http://127.0.0.1:{server.getsockname()[1]}/")
+
+
+async def _in_uncounted_timeout(delivery):
+    """As libraries of the time before Python 3.11: they cancel the task, and do not take this back."""
+    asyncio.get_running_loop().call_later(0.001, asyncio.current_task().cancel)
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError as error:
+        raise TimeoutError from error
+
+
+async def _in_cancelled_task(delivery):
+    inner = asyncio.create_task(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(inner.cancel)
+    await inner
+
+
+_SINCE_311 = [_in_timeout, _after_timeout, _in_task_group]
+_INTERRUPTIONS = [
+    *(_after_move_on, _in_fail_after, _in_wait_for, _in_anyio_task_group, _in_httpx, _in_uncounted_timeout),
+    *(_in_cancelled_task, *(_SINCE_311 if sys.version_info >= (3, 11) else ())),
+]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("interrupt", _INTERRUPTIONS, ids=lambda function: function.__name__)
+async def test_handlers_with_timeouts_are_called_with_all_events(publish, consume, is_settled, interrupt, concurrency):
+    """Each fails, or catches its timeout, at its first attempt; run() continues until it is stopped."""
+    await publish(*range(12))
+    calls = Counter()
+
+    async def handle(delivery):
+        calls[delivery.sequence] += 1
+        if calls[delivery.sequence] == 1:
+            await interrupt(delivery)
+
+    async with consume(on_error=lambda error, delivery: None) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=concurrency))
+        await is_settled()
+        assert not running.done()
+        consumer.stop()
+        await after(running)
+    assert sorted(calls) == list(range(1, 13))
+
+
+@pytest.mark.parametrize("key", [None, lambda delivery: delivery.sequence % 2], ids=["no key", "key"])
+async def test_each_kind_of_timeout_in_turn(publish, consume, is_settled, dead_letters, key):
+    """With a key, too; and what has timed out for the last time is dead-lettered."""
+    await publish(*range(40))
+
+    async def handle(delivery):
+        await _INTERRUPTIONS[delivery.sequence % len(_INTERRUPTIONS)](delivery)
+
+    async with consume(on_error=lambda error, delivery: None, max_deliveries=2) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=4, key=key))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    caught = (_after_move_on, _after_timeout)
+    failing = [n for n in range(1, 41) if _INTERRUPTIONS[n % len(_INTERRUPTIONS)] not in caught]
+    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(len(failing))]
+    assert sorted(letter.sequence for letter in letters) == failing
+    assert {str(letter.reason) for letter in letters} == {"exhausted"}
+
+
+def _raise_cancelled(*arguments):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("option", ["on_error", "on_outcome"])
+async def test_hooks_that_raise_cancelled_error_are_logged(publish, consume, is_settled, caplog, option):
+    await publish(*range(4))
+
+    async def handle(delivery):
+        if delivery.deliveries == 1:
+            raise KeyError(delivery.sequence)
+
+    async with consume(**{"on_error": lambda error, delivery: None, option: _raise_cancelled}) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert {record.message for record in caplog.records} == {"a hook or an instrumentation must not raise"}
+    assert {record.exc_info[0] for record in caplog.records} == {asyncio.CancelledError}
+
+
+async def test_validation_that_raises_cancelled_error_is_a_failure(publish, consume, is_settled):
+    await publish(1, 2)
+    errors, handled = [], []
+
+    def validate(event):
+        if number_of(event) == 1 and not errors:
+            raise asyncio.CancelledError
+
+    async def handle(delivery):
+        handled.append(number_of(delivery.event))
+
+    async with consume(validate=validate, on_error=lambda error, delivery: errors.append(error)) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert sorted(handled) == [1, 2]
+    assert [(error.code, error.message) for error in errors] == [
+        ("handler-cancelled", "validate raised CancelledError, and is not async")
+    ]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs Task.uncancel()")
+async def test_worker_that_another_task_cancels_ends_run_with_an_error(publish, consume, is_settled):
+    """It must not end silently, as after stop()."""
+    await publish(1, 2)
+
+    async def handle(delivery):
+        if delivery.deliveries == 1:
+            asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    async with consume(backoff=[100]) as consumer:
+        with pytest.raises(DeliveryError, match="neither run\\(\\) nor the consumer was stopped") as caught:
+            await after(consumer.run(handle, concurrency=2))
+    assert caught.value.code == "handler-cancelled"
+
+
+async def test_end_of_the_event_loop_releases_messages(publish, consume, acks):
+    """asyncio.run() cancels all tasks at once when its main task returns: that of run(), and those of handlers."""
+    await publish(1, 2)
+    entered = []
+    before = asyncio.all_tasks()
+
+    async def handle(delivery):
+        entered.append(delivery)
+        await asyncio.Event().wait()
+
+    async with consume(backoff=[100]) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        await until(lambda: len(entered) == 2)
+        for task in asyncio.all_tasks() - before:
+            if task.get_coro().__qualname__.startswith(("Workers.", "PullConsumer.run")):
+                task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await after(running)
+        assert [await after(acks.get()) for _ in range(2)] == [b"-NAK"] * 2
 
 
 async def test_handler_that_suppresses_cancellation_gets_no_further_message(publish, consume):

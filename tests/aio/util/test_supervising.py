@@ -1,10 +1,11 @@
 import asyncio
+import contextlib
 import logging
 
 import pytest
 
 from ce_nats import DeliveryError
-from ce_nats.aio._util.supervising import CancellableTask, supervise
+from ce_nats.aio._util.supervising import CancellableTask, call_plain, supervise
 
 
 async def _raise(error):
@@ -51,3 +52,25 @@ async def test_requests_for_cancellation_are_counted():
     assert task.cancelling() == 1
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_survived_requests_are_taken_back():
+    async def survive():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        asyncio.current_task().take_back(0)
+        return asyncio.current_task().cancelling()
+
+    task = CancellableTask(survive(), loop=asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == 0
+
+
+def test_cancelled_error_of_a_plain_function_is_its_failure():
+    def check(value):
+        raise asyncio.CancelledError
+
+    with pytest.raises(DeliveryError, match=r"^handler-cancelled: check raised CancelledError, and is not async$"):
+        call_plain("check", check, 1)
+    assert call_plain("str", str, 1) == "1"
