@@ -213,7 +213,8 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
     The server also counts deliveries of messages that were fetched, but not handled before the process ended or the
     consumer was closed. So a message that was delivered more than ``max_deliveries`` times is still handled, and
     dead-lettered if its handler fails. It is dead-lettered without being handled again only after more than
-    ``max_unfinished`` deliveries: its handler ends the process. A released message is redelivered at once, after any
+    ``max_unfinished`` deliveries: its handler ends the process. The caller must know that its handler was called: a
+    number of deliveries does not prove it. A released message is redelivered at once, after any
     number of deliveries.
 
     Args:

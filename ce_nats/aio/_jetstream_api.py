@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from calendar import timegm
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
@@ -506,8 +506,7 @@ class StreamApi:
             DeliveryError: As :meth:`state` does; ``request-refused``; ``incompatible-config``: the server is older than
                 2.10, and the consumer has several subjects.
         """
-        only = config.get("filter_subject")
-        further = f".{only}" if only and only != ">" else ""
+        subject = _create_subject(stream, name, config)
         subjects = config.get("filter_subjects") or []
         if len(subjects) == 1:
             config = {**config, "filter_subject": subjects[0]}
@@ -516,13 +515,41 @@ class StreamApi:
         if len(subjects) > 1 and (version.major, version.minor) < _SEVERAL_SUBJECTS:
             raise _several_subjects(stream, name)
         request = {"stream_name": stream, "config": {"name": name, **config}}
-        subject = f"CONSUMER.CREATE.{stream}.{name}{further}"
         answer = await self._request(_Consumer, stream, subject, request, consumer=name)
         if len(subjects) > 1 and not answer.config.get("filter_subjects"):  # an older server of the cluster responded
             with suppress(DeliveryError):
                 await self.delete_consumer(stream, name)
             raise _several_subjects(stream, name)
         return _consumer_config(answer.config)
+
+    async def annotate_consumer(self, stream: str, name: str, key: str, change: Callable[[str, int], str]) -> None:
+        """
+        Change a text in the metadata of a consumer; its other settings stay as they are.
+
+        Args:
+            stream: Name of the stream.
+            name: Name of the consumer.
+            key: Key of the text.
+            change: Called with the present text, ``""`` if there is none, and the sequence in the stream up to which
+                all messages are acknowledged. Returns the new text; ``""`` removes it.
+
+        Raises:
+            DeliveryError: As :meth:`consumer` does; ``request-refused``; ``incompatible-config``: the server is older
+                than 2.10, and does not keep metadata.
+        """
+        info = await self._consumer_info(stream, name)
+        metadata: dict[str, str] = info.config.get("metadata") or {}
+        present = metadata.get(key, "")
+        text = change(present, info.ack_floor.stream_seq)
+        if text == present:
+            return
+        others = {other: value for other, value in metadata.items() if other != key}
+        config = {**info.config, "metadata": {**others, key: text} if text else others}
+        request = {"stream_name": stream, "config": config, "action": "update"}
+        answer = await self._request(_Consumer, stream, _create_subject(stream, name, config), request, consumer=name)
+        if (answer.config.get("metadata") or {}).get(key, "") != text:
+            text = "metadata of consumers need nats-server 2.10 or later"
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"consumer {name} of stream {stream}: {text}")
 
     async def delete_consumer(self, stream: str, name: str) -> None:
         """
@@ -687,6 +714,12 @@ def _stream_state(stream: str, created: str, retention: str, state: _State) -> S
 def _several_subjects(stream: str, name: str) -> DeliveryError:
     text = "several filter_subjects need nats-server 2.10 or later; use one subject, or a consumer for each"
     return DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"consumer {name} of stream {stream}: {text}")
+
+
+def _create_subject(stream: str, name: str, config: dict[str, Any]) -> str:
+    """Return the subject of requests that create or update a consumer; it has the subject of the consumer, if any."""
+    only = config.get("filter_subject")
+    return f"CONSUMER.CREATE.{stream}.{name}" + (f".{only}" if only and only != ">" else "")
 
 
 def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:

@@ -1,6 +1,7 @@
 """Requests to JetStream's API, on a real server."""
 
 import asyncio
+import json
 import time
 from random import Random
 
@@ -133,6 +134,53 @@ async def test_invalid_request_is_an_error(api, stream):
     await api.delete_consumer(stream, "c")
     with pytest.raises(ApiError, match=r"^consumer-not-found: "):
         await api.delete_consumer(stream, "c")
+
+
+@pytest.mark.parametrize("filters", [{}, {"filter_subject": "{}.a"}, {"filter_subjects": ["{}.a", "{}.b"]}])
+async def test_only_one_text_in_the_metadata_of_a_consumer_is_changed(js, nc, api, stream, subject, filters):
+    filled = {
+        name: value.format(subject) if isinstance(value, str) else [item.format(subject) for item in value]
+        for name, value in filters.items()
+    }
+    config = {
+        "ack_policy": "explicit",
+        "ack_wait": 60 * 10**9,
+        "durable_name": "c",
+        "metadata": {"team": "billing"},
+        **filled,
+    }
+    await api.create_consumer(stream, "c", config)
+    for number in range(3):
+        await js.publish(f"{subject}.a", b"%d" % number)
+    subscription = await js.pull_subscribe_bind("c", stream)
+    first, *_ = await subscription.fetch(3)
+    await first.ack_sync()
+    before = await _info(nc, stream)
+    pending = asyncio.create_task(subscription.fetch(1, timeout=60))
+    seen = []
+
+    def change(new):
+        def changed(text, ack_floor):
+            seen.append((text, ack_floor))
+            return new
+
+        return changed
+
+    await api.annotate_consumer(stream, "c", "note", change("one"))
+    after = await _info(nc, stream)
+    assert after["config"]["metadata"] == {**before["config"]["metadata"], "note": "one"}
+    await api.annotate_consumer(stream, "c", "note", change("one"))
+    await api.annotate_consumer(stream, "c", "note", change(""))
+    assert seen == [("", 1), ("one", 1), ("one", 1)]
+    assert (await _info(nc, stream))["config"] == before["config"]
+    await js.publish(f"{subject}.a", b"3")
+    assert [message.data for message in await pending] == [b"3"]
+    with pytest.raises(ApiError, match=r"^consumer-not-found: "):
+        await api.annotate_consumer(stream, "other", "note", change("two"))
+
+
+async def _info(nc, stream):
+    return json.loads((await nc.request(f"$JS.API.CONSUMER.INFO.{stream}.c", b"")).data)
 
 
 async def test_server_without_jetstream_is_a_delivery_error():

@@ -324,6 +324,24 @@ def test_events_of_a_key_are_handled_in_order_by_threads(js, stream, nc, subject
         assert numbers == sorted(numbers)
 
 
+def test_orderly_stops_dead_letter_nothing(js, stream, publish, subject, open_consumer):
+    """Each process fetches all events that were released before, and handles one."""
+    publish(30)
+    handled = []
+    for _ in range(30):
+        with open_consumer(dead_letter=f"dead.{subject}", max_deliveries=2) as consumer:
+
+            def handle(delivery: sync.Delivery, consumer: sync.PullConsumer = consumer) -> None:
+                handled.append(delivery.sequence)
+                consumer.stop()
+
+            consumer.run(handle, concurrency=2, key=lambda delivery: delivery.sequence % 7)
+        if len(set(handled)) == 30:
+            break
+    assert sorted(set(handled)) == list(range(1, 31))
+    assert js.stream_info(stream).state.messages == 30  # it listens on the subject for dead letters, too
+
+
 def test_key_that_is_not_a_function_is_rejected(open_consumer):
     with open_consumer() as consumer, pytest.raises(TypeError, match=r"^key must be a function that is not async"):
         consumer.run(print, key="partitionkey")

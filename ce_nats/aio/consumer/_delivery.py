@@ -72,13 +72,13 @@ class Delivery(Received):
         "is_settled",
     )
 
-    def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
+    def __init__(self, message: Msg, origin: AckSubject, settler: Settles, arrival: int | None = None) -> None:
         super().__init__(message, None)
         self._known = origin
         self._settler = settler
-        # Number of deliveries on arrival. Redeliveries while it is in flight increase ``deliveries``, but are not
-        # caused by the message.
-        self._arrival = origin.deliveries
+        # Number of deliveries on arrival that the message may have caused, by ending a process; not increased by
+        # redeliveries while it is in flight.
+        self._arrival = origin.deliveries if arrival is None else arrival
         self._retries = 0  # earlier attempts since its arrival, without a redelivery
         self.is_settled = False
         self._has_started = False  # its block was entered
@@ -167,8 +167,8 @@ class Delivery(Received):
 
     def _next_attempt(self) -> Delivery:
         """Return a delivery with the same message, for another attempt without a redelivery."""
-        again = Delivery(self.message, self._known, self._settler)
-        again._arrival, again._retries = self._arrival, self._retries + 1
+        again = Delivery(self.message, self._known, self._settler, self._arrival)
+        again._retries = self._retries + 1
         return again
 
     def _set_event(self, event: DecodedEvent, resolve: Resolve | None = None) -> None:

@@ -158,9 +158,10 @@ class Workers:
             text = "; ".join(map(_description, (worker for worker in self._workers if worker.delivery is not None)))
             if is_last:
                 end = None
-                _log.warning(
-                    "%s: stopped %d s ago; cancelling the handlers that still run: %s", self._target, seconds, text
-                )
+                if text:
+                    _log.warning(
+                        "%s: stopped %d s ago; cancelling the handlers that still run: %s", self._target, seconds, text
+                    )
                 self._cancel()
             else:
                 pause *= 2

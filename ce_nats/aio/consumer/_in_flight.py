@@ -64,6 +64,7 @@ class InFlightDeliveries:
         nc: An open connection.
         settler: Settles the deliveries.
         prefetch: Maximum number of queued messages.
+        count: Returns the number of deliveries that may have ended a process.
         wake: Called when the results of :meth:`take` and :meth:`free_slots` may have changed.
         on_dropped: Called when the program has dropped a delivery without settling it.
         on_redelivered: Called, once, with all waiting deliveries when one of them is redelivered. They are removed from
@@ -76,6 +77,7 @@ class InFlightDeliveries:
         settler: Settles,
         *,
         prefetch: int,
+        count: Callable[[AckSubject], int],
         wake: Callable[[], None],
         on_dropped: Callable[[AckSubject], None],
         on_redelivered: Callable[[list[Delivery]], None],
@@ -83,6 +85,7 @@ class InFlightDeliveries:
         self._nc = nc
         self._settler = settler
         self._prefetch = prefetch
+        self._count = count
         self._wake = wake
         self._on_dropped = on_dropped
         self._on_redelivered = on_redelivered
@@ -95,6 +98,7 @@ class InFlightDeliveries:
         self._ready: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
         self._alone: int | None = None  # sequence of the suspect that is being handled
+        self._has_company = False  # others were being handled when it was taken
         self._alone_until = 0.0
         self._together_from = 0.0  # time from which a waiting suspect is handled together with others
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +145,7 @@ class InFlightDeliveries:
             return self._hand_out(self._ready.popleft())
         if self._suspects and (not self._taken or time.monotonic() >= self._together_from):
             delivery = self._suspects.popleft()
-            self._alone = delivery.sequence
+            self._alone, self._has_company = delivery.sequence, bool(self._taken)
             self._alone_until = self._together_from = self._in_a_while()
             return self._hand_out(delivery)
         return None
@@ -181,11 +185,11 @@ class InFlightDeliveries:
             elif origin.sequence in self._waiting:
                 self._check_late()
             return
-        delivery = Delivery(message, origin, self._settler)
+        delivery = Delivery(message, origin, self._settler, self._count(origin))
         if not self._waiting:
             self._reconnects = self._nc.stats["reconnects"]
         self._waiting[origin.sequence] = delivery
-        self._isolation.receive(origin.deliveries)
+        self._isolation.receive(delivery._arrival)
         if self._gate is None:
             self.queue(delivery)
         else:
@@ -203,6 +207,10 @@ class InFlightDeliveries:
     def is_suspect(self, delivery: Delivery) -> bool:
         """Return whether a message was delivered so often that it is handled alone."""
         return self._isolation.is_suspect(delivery._arrival)
+
+    def is_alone(self, delivery: Delivery) -> bool:
+        """Return whether a message is a suspect that was taken while no other message was being handled."""
+        return self._alone == delivery.sequence and not self._has_company
 
     def hold(self, delivery: Delivery) -> None:
         """Replace a taken delivery by the one of its next attempt, which waits."""

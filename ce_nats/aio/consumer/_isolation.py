@@ -5,6 +5,7 @@ The server counts a delivery for each message that a process has fetched, handle
 again, the counts of all fetched messages grow, not only that of the message that causes it. A message that was
 delivered more often than the policy allows is therefore only a suspect: it is handled alone, and messages are fetched
 one by one until no suspect has arrived for a while. If the process ends then, only the count of one message grows.
+:mod:`ce_nats.aio.consumer._record` keeps what later processes need to know about it.
 """
 
 from __future__ import annotations

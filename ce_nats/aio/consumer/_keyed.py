@@ -130,7 +130,6 @@ class KeyGate:
         self._missing = 1
         self._was_redelivered = False
         self._not_before = 0.0
-        self._has_begun_suspect = False
 
     def open(self) -> None:
         """Begin, with the deliveries that are already queued or taken."""
@@ -203,11 +202,6 @@ class KeyGate:
         self._admission_wanted.set()
 
     # --- Attempts -----------------------------------------------------------------------------------------------------
-
-    def begin_suspect(self) -> bool:
-        """Note that a suspect is handled; return whether it is the first one."""
-        is_first, self._has_begun_suspect = not self._has_begun_suspect, True
-        return is_first
 
     def hold(self, delivery: Delivery, delay: float) -> None:
         """

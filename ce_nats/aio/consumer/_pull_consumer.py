@@ -23,12 +23,10 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -60,7 +58,6 @@ from .._util.checks import (
     config_differences,
 )
 from .._util.supervising import call_plain
-from ..core._publish import round_trip
 from ..reading._stored_messages import as_message
 from ._dead_letters import original
 from ._delivery import Delivery
@@ -69,6 +66,7 @@ from ._handlers import Workers
 from ._in_flight import InFlightDeliveries
 from ._isolation import Isolation
 from ._keyed import Key, KeyGate
+from ._record import Recorder
 from ._settle import Settler
 
 _log: Final = logging.getLogger(__name__)
@@ -112,7 +110,9 @@ class PullConsumer:
             unlimited, the default: the server stops redelivering without a report, even if the message was not handled
             or its dead letter could not be stored.
         max_unfinished: Number of deliveries after which a message is dead-lettered without being handled again, with
-            the reason ``process-ended``; ``max_deliveries`` or more. By default five more than ``max_deliveries``.
+            the reason ``process-ended``, if it was handled alone as many times as this is above ``max_deliveries`` (at
+            least once), and each time the process ended meanwhile; ``max_deliveries`` or more. By default five more
+            than ``max_deliveries``. Deliveries to processes that ended in order do not count.
         backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, by default with a random half, or
             a sequence of delays in seconds, which are used unchanged.
         prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
@@ -208,6 +208,8 @@ class PullConsumer:
         self._waits: list[float] = []
         self._gate: KeyGate | None = None
 
+        self._max_alone = 1
+        self._recorder = Recorder(self._nc, self._api, stream, consumer)
         self._settler = Settler(
             js,
             stream,
@@ -219,12 +221,14 @@ class PullConsumer:
             on_unhandled=self._report_unhandled,
             on_settled=lambda delivery: self._in_flight.remove(delivery),
             on_denied=self._fail,
+            recorder=self._recorder,
             observer=Observer.of(on_outcome, instrumentation),
         )
         self._in_flight = InFlightDeliveries(
             self._nc,
             self._settler,
             prefetch=prefetch,
+            count=lambda origin: self._recorder.record.unexplained(origin.sequence, origin.deliveries),
             wake=self._wake,
             on_dropped=self._report_dropped,
             on_redelivered=self._release_redelivered,
@@ -269,6 +273,8 @@ class PullConsumer:
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
         self._waits = waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         limit = self._apply_limit(config)
+        self._max_alone = max(1, self.policy.unfinished_limit - limit)
+        self._recorder.open(config.metadata, limit)
         # With a limit of 1, any message that an earlier process has fetched may have ended it.
         is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
         ConnectionWatch.of(self._nc).add(self._on_denial)
@@ -301,7 +307,7 @@ class PullConsumer:
             await self._fetcher.close()
             if self._releasing is not None:
                 await self._releasing
-            await self._settler.release(self._in_flight.unhandled())
+            await self._release(self._in_flight.unhandled())
         finally:
             ConnectionWatch.of(self._nc).remove(self._on_denial)
             await self._in_flight.close()
@@ -482,9 +488,8 @@ class PullConsumer:
                 return False
             if self._validator is not None and not await self._is_valid(delivery, self._validator):
                 return False
-            has_waited = await self._has_waited(delivery)
             decision = decide(Outcome.RECEIVED, delivery._arrival, self.policy)
-            if decision.action is Action.HANDLE or has_waited:
+            if await self._may_handle(delivery, decision):
                 return True
             text = f"the process ended while it was handled: {delivery._arrival} deliveries, and none had an outcome"
             delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
@@ -515,19 +520,25 @@ class PullConsumer:
         except DecodeError:  # expirytime is not a timestamp
             return False
 
-    async def _has_waited(self, delivery: Delivery) -> bool:
+    async def _may_handle(self, delivery: Delivery, decision: Decision) -> bool:
         """
-        Return whether a suspect was only waiting for an earlier one when processes ended, because there are keys.
+        Record that a suspect is handled alone. Return False if it has ended processes too often.
 
-        Suspects are handled in the order of the stream, and only when the acknowledgement of the previous one has
-        reached the server. So only the first one of a process can be the one that has ended the previous process.
+        Its number of deliveries alone proves nothing: it also counts processes that never called a handler.
         """
-        if self._gate is None or not self._in_flight.is_suspect(delivery):
-            return False
-        if self._nc.is_connected:
-            with suppress(CeNatsError, nats.errors.Error):
-                await round_trip(self._nc)
-        return not self._gate.begin_suspect()
+        if not self._in_flight.is_alone(delivery):
+            return True
+        has_limit = decision.action is not Action.HANDLE
+        try:
+            return await self._recorder.begin(delivery.sequence, self._max_alone if has_limit else math.inf)
+        except DeliveryError as error:
+            if has_limit:
+                text = (
+                    f"it was delivered {delivery.deliveries} times, and is handled again, because the consumer cannot "
+                    f"record whether its handler ends the process: {error.message}"
+                )
+                self._report(DeliveryError(error.code, text), delivery)
+            return True
 
     async def _read(self, delivery: Delivery) -> None:
         """Decode the message of a delivery."""
@@ -585,7 +596,12 @@ class PullConsumer:
             "ack_wait; fetching one by one from now on",
             self._target,
         )
-        self._releasing = asyncio.create_task(self._settler.release(deliveries))
+        self._releasing = asyncio.create_task(self._release(deliveries))
+
+    async def _release(self, deliveries: list[Delivery]) -> None:
+        """Release messages to other clients, and record those that would be suspects at their next delivery."""
+        await self._recorder.release({delivery.sequence: delivery._known.deliveries for delivery in deliveries})
+        await self._settler.release(deliveries)
 
     def _report_dropped(self, origin: AckSubject) -> None:
         """Log once that the program does not settle deliveries."""

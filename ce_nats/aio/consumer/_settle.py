@@ -19,6 +19,7 @@ from .._util.pausing import random_number
 from ..core._publish import round_trip
 from ._dead_letters import store
 from ._delivery import Delivery
+from ._record import Recorder
 
 
 class Gate(Protocol):
@@ -52,6 +53,7 @@ class Settler:
             its dead letter contains this information.
         on_settled: Called with each delivery before the server is notified.
         on_denied: Called if the server denies acknowledgements.
+        recorder: Notes the end of suspects.
         observer: Reports outcomes of deliveries; or None.
 
     Attributes:
@@ -72,6 +74,7 @@ class Settler:
         on_unhandled: Callable[[CeNatsError, Delivery, str], None],
         on_settled: Callable[[Delivery], None],
         on_denied: Callable[[DeliveryError], None],
+        recorder: Recorder,
         observer: Observer | None = None,
     ) -> None:
         self.policy = policy
@@ -86,6 +89,7 @@ class Settler:
         self._on_unhandled = on_unhandled
         self._on_settled = on_settled
         self._on_denied = on_denied
+        self._recorder = recorder
         self._observer = observer
 
     def begin(self, delivery: Delivery) -> Handling | None:
@@ -137,6 +141,10 @@ class Settler:
             return
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
             decision = Decision(Action.RETRY, delay=self.delay(delivery))
+        if decision.action is Action.RETRY:
+            await self._recorder.release({delivery.sequence: delivery._known.deliveries})
+        else:
+            self._recorder.settle(delivery.sequence)
         if self.gate is not None:
             if decision.action is Action.RETRY:
                 delivery.is_settled = True

@@ -168,27 +168,3 @@ async def test_message_over_the_delivery_limit_is_handled_before_it_is_dead_lett
     (letter,) = await dead_letters(1)
     known = DeadLetter.split(letter.headers)[0]
     assert (known.reason, known.error, known.deliveries) == (Reason.EXHAUSTED, "OSError", 4)
-
-
-@pytest.mark.parametrize("has_dead_letter", [True, False])
-async def test_message_without_outcome_is_dead_lettered_and_reported(
-    publish, consume, dead, dead_letters, deliver_without_outcome, is_settled, caplog, has_dead_letter
-):
-    """As if their handlers had crashed; the outcome is logged and reported."""
-    await publish(1)
-    await deliver_without_outcome(7)
-    reported = []
-    options = {
-        "max_deliveries": 2,
-        "on_error": lambda error, delivery: reported.append((error.code, delivery.sequence)),
-    }
-    async with consume(**options, dead_letter=dead if has_dead_letter else None) as consumer:
-        reader = asyncio.create_task(anext(consumer))
-        await is_settled()
-        reader.cancel()
-    assert reported == [("process-ended", 1)]
-    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    ending = f"dead-lettered to {dead}" if has_dead_letter else "terminated without a dead letter"
-    assert record.getMessage().endswith(f"8 deliveries, and none had an outcome; {ending}")
-    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(int(has_dead_letter))]
-    assert all((known.reason, known.deliveries) == (Reason.PROCESS_ENDED, 8) for known in letters)
