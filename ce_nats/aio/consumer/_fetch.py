@@ -28,6 +28,7 @@ from .._jetstream_api import StreamApi
 from .._natspy import unsubscribe_and_drain
 from .._permissions import ConnectionWatch, Denial
 from .._pull_status import PullStatus, parse_pull_status
+from .._util.supervising import supervise
 from ..core._publish import round_trip
 
 _log: Final = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Fetcher:
         with delivery_errors(self._target, self._nc):
             # The number of requested messages bounds nats-py's queue, so it needs no limit at which it drops messages.
             self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
-        self._task = asyncio.create_task(self._keep_requesting())
+        self._task = supervise(self._keep_requesting(), self._target, self._fail)
 
     def stop(self) -> None:
         """Stop sending requests."""

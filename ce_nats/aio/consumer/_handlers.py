@@ -12,7 +12,7 @@ from typing import Final
 
 from ...errors import DeliveryError, ErrorCode, preview
 from .._util.checks import not_async
-from .._util.supervising import CancellableTask
+from .._util.supervising import CancellableTask, supervise
 from ._delivery import Delivery
 
 _log: Final = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Workers:
             worker = _Worker(self._work(), loop=loop)
             worker.add_done_callback(partial(self._check, ended))
             self._workers.append(worker)
-        overdue = asyncio.create_task(self._watch(stopped, stop_timeout))
+        overdue = supervise(self._watch(stopped, stop_timeout), self._target, partial(_end, ended))
         try:
             await ended
         finally:
@@ -95,12 +95,8 @@ class Workers:
             error = None if self._is_cancelling else DeliveryError(ErrorCode.HANDLER_CANCELLED, text)
         else:
             error = worker.exception()
-        if ended.done():
-            return
-        if error is not None:
-            ended.set_exception(error)
-        elif not self._workers:
-            ended.set_result(None)
+        if error is not None or not self._workers:
+            _end(ended, error)
 
     def _cancel(self) -> None:
         """Cancel the workers; until then a ``CancelledError`` is an error of the handler, or of other tasks."""
@@ -166,6 +162,16 @@ class Workers:
             else:
                 pause *= 2
                 _log.warning("%s: stopped %d s ago; waiting for handlers: %s", self._target, seconds, text)
+
+
+def _end(ended: asyncio.Future[None], error: BaseException | None) -> None:
+    """End a run, with an error if there is one. Has no effect if it has ended."""
+    if ended.done():
+        return
+    if error is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(error)
 
 
 def _description(worker: _Worker) -> str:

@@ -15,7 +15,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from ...errors import DeliveryError
 from ...wire._ack_subject import AckSubject, parse_ack_subject
+from .._util.supervising import supervise
 from ._delivery import Delivery, Settles
 from ._isolation import Isolation
 
@@ -69,6 +71,8 @@ class InFlightDeliveries:
         on_dropped: Called when the program has dropped a delivery without settling it.
         on_redelivered: Called, once, with all waiting deliveries when one of them is redelivered. They are removed from
             the queue.
+        target: Name of the consumer, for errors.
+        fail: Called with the error after which ack deadlines are not extended any more.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class InFlightDeliveries:
         wake: Callable[[], None],
         on_dropped: Callable[[AckSubject], None],
         on_redelivered: Callable[[list[Delivery]], None],
+        target: str,
+        fail: Callable[[DeliveryError], None],
     ) -> None:
         self._nc = nc
         self._settler = settler
@@ -89,6 +95,8 @@ class InFlightDeliveries:
         self._wake = wake
         self._on_dropped = on_dropped
         self._on_redelivered = on_redelivered
+        self._target = target
+        self._fail = fail
         self._reconnects = 0
         # By stream sequence; each message is in one of these three.
         self._waiting: dict[int, Delivery] = {}
@@ -114,7 +122,7 @@ class InFlightDeliveries:
         """
         self._isolation = isolation
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._keep_extending(interval))
+        self._task = supervise(self._keep_extending(interval), self._target, self._fail)
 
     async def close(self) -> None:
         """Stop extending ack deadlines."""

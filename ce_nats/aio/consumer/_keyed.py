@@ -30,6 +30,7 @@ from ...errors import DecodeError, DeliveryError, ErrorCode, preview
 from ...redelivery import Outcome
 from ...wire._ack_subject import AckSubject
 from .._jetstream_api import Progress
+from .._util.supervising import call_plain, supervise
 from ._delivery import Delivery
 from ._in_flight import InFlightDeliveries
 from ._key_order import Continuity, KeyOrder
@@ -137,11 +138,12 @@ class KeyGate:
             if delivery._event is None:
                 continue
             with suppress(Exception):  # without a key, it does not hold back others
-                self._order.add(delivery.sequence, self._key(delivery))
+                self._order.add(delivery.sequence, call_plain("key", self._key, delivery))
                 self._entries[delivery.sequence] = _Entry(delivery, is_running=delivery._has_started)
         self._settler.gate = self
         self._recovery_wanted.set()
-        self._tasks = [asyncio.create_task(self._keep_admitting()), asyncio.create_task(self._keep_recovering())]
+        loops = (self._keep_admitting(), self._keep_recovering())
+        self._tasks = [supervise(loop, self._target, self._fail) for loop in loops]
 
     async def close(self) -> None:
         """End; all deliveries are queued, without regard to their keys."""
@@ -280,7 +282,7 @@ class KeyGate:
             return
         entry = self._entries[delivery.sequence] = _Entry(delivery)
         try:
-            key = self._key(delivery)
+            key = call_plain("key", self._key, delivery)
             if inspect.isawaitable(key):
                 raise TypeError(f"key must be a function that is not async, got {preview(self._key)}")
             is_first = self._order.add(delivery.sequence, key)

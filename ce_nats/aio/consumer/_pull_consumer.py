@@ -57,7 +57,7 @@ from .._util.checks import (
     check_key,
     config_differences,
 )
-from .._util.supervising import call_plain
+from .._util.supervising import call_plain, supervise
 from ..reading._stored_messages import as_message
 from ._dead_letters import original
 from ._delivery import Delivery
@@ -232,6 +232,8 @@ class PullConsumer:
             wake=self._wake,
             on_dropped=self._report_dropped,
             on_redelivered=self._release_redelivered,
+            target=self._target,
+            fail=self._fail,
         )
         self._fetcher = Fetcher(
             self._nc,
@@ -596,7 +598,7 @@ class PullConsumer:
             "ack_wait; fetching one by one from now on",
             self._target,
         )
-        self._releasing = asyncio.create_task(self._release(deliveries))
+        self._releasing = supervise(self._release(deliveries), self._target, self._fail)
 
     async def _release(self, deliveries: list[Delivery]) -> None:
         """Release messages to other clients, and record those that would be suspects at their next delivery."""
@@ -628,8 +630,8 @@ class PullConsumer:
         return True
 
     def _fail(self, error: DeliveryError) -> None:
-        """End the iteration with an error."""
-        self._error = error
+        """End the iteration with an error; the first one is the cause of further ones."""
+        self._error = self._error or error
         self._fetcher.stop()
         self._arrived.set()
 
