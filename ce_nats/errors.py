@@ -82,7 +82,7 @@ class ErrorCode(str, Enum):
     - ``stream-not-found``: the stream (in NATS Streaming: channel) does not exist; create it or correct the name.
     - ``consumer-not-found``: the consumer (in NATS Streaming: durable) does not exist, or was deleted; create it or
       correct the name.
-    - ``consumer-in-use``: another client uses the durable; stop that client.
+    - ``consumer-in-use``: another client uses the durable, or the consumer of ``run(key=)``; stop that client.
     - ``message-not-found``: the stream has no message with this sequence; it was deleted, or never existed.
     - ``object-not-found``: the data of an event is not in the bucket; it was deleted, or its time to live is over.
     - ``incompatible-config``: the stream or the consumer exists, and its configuration does not allow the operation;

@@ -118,12 +118,14 @@ class _Sequences(msgspec.Struct):
 
 
 class _Consumer(_Answer):
+    created: str = ""
     config: dict[str, Any] = {}
     delivered: _Sequences = msgspec.field(default_factory=_Sequences)
     ack_floor: _Sequences = msgspec.field(default_factory=_Sequences)
     num_pending: int = 0
     num_ack_pending: int = 0
     num_redelivered: int = 0
+    num_waiting: int = 0
 
 
 class _Names(_Answer):
@@ -162,6 +164,24 @@ class Lag(NamedTuple):
     redelivered: int
 
 
+class ConsumerState(NamedTuple):
+    """
+    A consumer.
+
+    Attributes:
+        config: Its configuration.
+        created: Time of its creation, as in the response of the server: it identifies the consumer among those that had
+            the same name.
+        lag: Its lag.
+        requests: Number of pending requests for messages, of all clients.
+    """
+
+    config: ConsumerConfig
+    created: str
+    lag: Lag
+    requests: int
+
+
 class Progress(NamedTuple):
     """
     Progress of a consumer, as the server reports it.
@@ -171,12 +191,14 @@ class Progress(NamedTuple):
         deliveries: Sequence in the consumer of the last delivery.
         ack_floor: Sequence in the stream up to which all messages are acknowledged.
         ack_pending: Number of messages that are delivered and not acknowledged.
+        requests: Number of pending requests for messages, of all clients.
     """
 
     delivered: int
     deliveries: int
     ack_floor: int
     ack_pending: int
+    requests: int = 0
 
 
 class StreamApi:
@@ -461,6 +483,16 @@ class StreamApi:
         """
         return _consumer_config((await self._consumer_info(stream, name)).config)
 
+    async def consumer_state(self, stream: str, name: str) -> ConsumerState:
+        """
+        Return a consumer's configuration, creation and lag, of one moment.
+
+        Raises:
+            DeliveryError: As :meth:`consumer` does.
+        """
+        answer = await self._consumer_info(stream, name)
+        return ConsumerState(_consumer_config(answer.config), answer.created, _lag(answer), answer.num_waiting)
+
     async def lag(self, stream: str, name: str) -> Lag:
         """
         Return the lag of a consumer.
@@ -468,8 +500,7 @@ class StreamApi:
         Raises:
             DeliveryError: As :meth:`consumer` does.
         """
-        answer = await self._consumer_info(stream, name)
-        return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
+        return _lag(await self._consumer_info(stream, name))
 
     async def progress(self, stream: str, name: str) -> Progress:
         """
@@ -481,7 +512,11 @@ class StreamApi:
         answer = await self._consumer_info(stream, name)
         delivered = answer.delivered
         return Progress(
-            delivered.stream_seq, delivered.consumer_seq, answer.ack_floor.stream_seq, answer.num_ack_pending
+            delivered.stream_seq,
+            delivered.consumer_seq,
+            answer.ack_floor.stream_seq,
+            answer.num_ack_pending,
+            answer.num_waiting,
         )
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
@@ -720,6 +755,10 @@ def _create_subject(stream: str, name: str, config: dict[str, Any]) -> str:
     """Return the subject of requests that create or update a consumer; it has the subject of the consumer, if any."""
     only = config.get("filter_subject")
     return f"CONSUMER.CREATE.{stream}.{name}" + (f".{only}" if only and only != ">" else "")
+
+
+def _lag(answer: _Consumer) -> Lag:
+    return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
 
 
 def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:

@@ -71,6 +71,8 @@ class InFlightDeliveries:
         on_dropped: Called when the program has dropped a delivery without settling it.
         on_redelivered: Called, once, with all waiting deliveries when one of them is redelivered. They are removed from
             the queue.
+        on_uncounted: Called when a message is delivered again, and the server does not count this: it has lost its last
+            state, or the consumer was deleted and created again.
         target: Name of the consumer, for errors.
         fail: Called with the error after which ack deadlines are not extended any more.
     """
@@ -85,6 +87,7 @@ class InFlightDeliveries:
         wake: Callable[[], None],
         on_dropped: Callable[[AckSubject], None],
         on_redelivered: Callable[[list[Delivery]], None],
+        on_uncounted: Callable[[], None],
         target: str,
         fail: Callable[[DeliveryError], None],
     ) -> None:
@@ -95,6 +98,7 @@ class InFlightDeliveries:
         self._wake = wake
         self._on_dropped = on_dropped
         self._on_redelivered = on_redelivered
+        self._on_uncounted = on_uncounted
         self._target = target
         self._fail = fail
         self._reconnects = 0
@@ -187,9 +191,12 @@ class InFlightDeliveries:
         known = self._find(origin.sequence)
         if known is not None:
             # It was redelivered after ack_wait, or because the server was restarted, and is still in flight.
+            is_counted = origin.deliveries > known._known.deliveries
             known._replace(message, origin)
             if origin.sequence in self._taken:
                 self._taken[origin.sequence].message = message
+            if not is_counted:
+                self._on_uncounted()
             elif origin.sequence in self._waiting:
                 self._check_late()
             return

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Hashable, Iterable
+from enum import Enum
+from typing import Final
 
 from .._jetstream_api import Progress
+
+# Time for which another client may overlap, the one that a deployment replaces for instance.
+IN_USE_SECONDS: Final = 5.0
+# Time without a request after which another client has gone.
+GONE_SECONDS: Final = 1.5
 
 
 class KeyOrder:
@@ -114,3 +121,41 @@ class Continuity:
         self._received.clear()
         self.is_complete = True
         return 0
+
+
+class Sharing(Enum):
+    """Whether a consumer has other clients."""
+
+    ALONE = "alone"
+    SHARED = "shared"  # another client was seen
+    IN_USE = "in use"  # for too long: the other client continues
+
+
+class OtherClients:
+    """
+    Detects other clients of a consumer by their requests for messages.
+
+    A client that was killed has none. A busy one has none at times, so one that was seen is remembered for a while.
+    """
+
+    def __init__(self) -> None:
+        self._first_seen = 0.0
+        self._last_seen: float | None = None
+
+    def observe(self, requests: int, now: float) -> Sharing:
+        """
+        Note the progress of a consumer.
+
+        Args:
+            requests: Number of pending requests of all clients; this one has at most one.
+            now: Time in seconds.
+        """
+        has_gone = self._last_seen is None or now - self._last_seen > GONE_SECONDS
+        if requests > 1:
+            self._last_seen = now
+            if has_gone:
+                self._first_seen = now
+        elif has_gone:
+            self._last_seen = None
+            return Sharing.ALONE
+        return Sharing.IN_USE if now - self._first_seen >= IN_USE_SECONDS else Sharing.SHARED

@@ -33,7 +33,7 @@ from .._jetstream_api import Progress
 from .._util.supervising import call_plain, supervise
 from ._delivery import Delivery
 from ._in_flight import InFlightDeliveries
-from ._key_order import Continuity, KeyOrder
+from ._key_order import IN_USE_SECONDS, Continuity, KeyOrder, OtherClients, Sharing
 from ._settle import Settler
 
 _log: Final = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ _PERMANENT: Final = (
     ErrorCode.STREAM_NOT_FOUND,
     ErrorCode.PERMISSION_DENIED,
     ErrorCode.CONNECTION_CLOSED,
+    ErrorCode.CONSUMER_IN_USE,
 )
 
 
@@ -86,6 +87,7 @@ class KeyGate:
         read: Decodes the message of a delivery.
         settle_undecodable: Settles a message that is not an event.
         progress: Requests the progress of the consumer.
+        others: Detects other clients.
         waits: Times until the server redelivers a message, in seconds.
         target: Name of the consumer, for the log.
         wake: Called when the queue, or the number of free slots, has changed.
@@ -101,6 +103,7 @@ class KeyGate:
         read: Callable[[Delivery], Awaitable[None]],
         settle_undecodable: Callable[[Delivery, DecodeError], Awaitable[None]],
         progress: Callable[[], Awaitable[Progress]],
+        others: OtherClients,
         waits: Sequence[float],
         target: str,
         wake: Callable[[], None],
@@ -127,6 +130,9 @@ class KeyGate:
         self._admission_wanted = asyncio.Event()
         self._recovery_wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._others = others
+        self._is_warned = False
+        self._is_first = True  # until this client has had all messages for the first time
         # While messages are missing:
         self._missing = 1
         self._was_redelivered = False
@@ -326,7 +332,7 @@ class KeyGate:
             self._wake()
 
     async def _recover(self) -> bool:
-        """Wait until no message is missing; return False if that is impossible."""
+        """Wait until no message is missing, and at first no other client requests any; return False if that fails."""
         began, logged_after = time.monotonic(), self._max_wait + _LOG_SECONDS
         pause = _MIN_PAUSE
         loop = asyncio.get_running_loop()
@@ -334,6 +340,7 @@ class KeyGate:
             self._continuity.begin_request(self._in_flight.sequences())
             try:
                 progress = await self._progress()
+                is_shared = self._is_first and self._check_others(progress)
             except DeliveryError as error:
                 if error.code in _PERMANENT:
                     self._fail(error)
@@ -341,8 +348,9 @@ class KeyGate:
                 self._settler.report(error, None)
                 pause = _MAX_PAUSE
             else:
-                self._missing = self._continuity.missing(progress, self._in_flight.sequences())
+                self._missing = 1 if is_shared else self._continuity.missing(progress, self._in_flight.sequences())
                 if not self._missing:
+                    self._is_first = False
                     return True
             self._wake()
             seconds = time.monotonic() - began
@@ -355,6 +363,22 @@ class KeyGate:
             await self._recovery_wanted.wait()
             self._recovery_wanted.clear()
             timer.cancel()
+
+    def _check_others(self, progress: Progress) -> bool:
+        """
+        Return whether other clients request messages.
+
+        Raises:
+            DeliveryError: ``consumer-in-use``: they do not stop.
+        """
+        sharing = self._others.observe(progress.requests, time.monotonic())
+        text = "another client requests messages, and with a key the consumer must have one client"
+        if sharing is not Sharing.ALONE and not self._is_warned:
+            self._is_warned = True
+            _log.warning("%s: %s; waiting for %g s until it stops", self._target, text, IN_USE_SECONDS)
+        if sharing is Sharing.IN_USE:
+            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{self._target}: {text}")
+        return sharing is not Sharing.ALONE
 
     def _log_missing(self, seconds: int) -> None:
         _log.warning(

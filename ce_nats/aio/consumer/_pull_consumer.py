@@ -23,6 +23,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -44,7 +45,7 @@ from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX, AckSubject
 from .._claim_check import ClaimCheck
-from .._jetstream_api import Lag, StreamApi, check_stream_on
+from .._jetstream_api import ConsumerState, StreamApi, check_stream_on
 from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome, guarded
 from .._permissions import ConnectionWatch, Denial
@@ -65,6 +66,7 @@ from ._fetch import Fetcher
 from ._handlers import Workers
 from ._in_flight import InFlightDeliveries
 from ._isolation import Isolation
+from ._key_order import OtherClients
 from ._keyed import Key, KeyGate
 from ._record import Recorder
 from ._settle import Settler
@@ -204,8 +206,11 @@ class PullConsumer:
         self._is_open = self._has_dropped = False
         self._error: DeliveryError | None = None
         self._releasing: asyncio.Task[None] | None = None
+        self._identifying: asyncio.Task[None] | None = None
+        self._created = ""
         self._suspended = 0.0
         self._waits: list[float] = []
+        self._others = OtherClients()
         self._gate: KeyGate | None = None
 
         self._max_alone = 1
@@ -232,6 +237,7 @@ class PullConsumer:
             wake=self._wake,
             on_dropped=self._report_dropped,
             on_redelivered=self._release_redelivered,
+            on_uncounted=self._check_identity,
             target=self._target,
             fail=self._fail,
         )
@@ -265,7 +271,9 @@ class PullConsumer:
         """
         if self._dead_letter is not None:
             await check_stream_on(self._js, self._dead_letter)
-        config, lag = await self._bind()
+        config, self._created, lag, requests = await self._bind()
+        # The only number without requests of this client, which the server counts some time after their arrival.
+        self._others.observe(requests + 1, time.monotonic())
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
@@ -308,10 +316,12 @@ class PullConsumer:
         try:
             await self._fetcher.close()
             if self._releasing is not None:
-                await self._releasing
+                await asyncio.gather(self._releasing, return_exceptions=True)
             await self._release(self._in_flight.unhandled())
         finally:
             ConnectionWatch.of(self._nc).remove(self._on_denial)
+            if self._identifying is not None:
+                self._identifying.cancel()
             await self._in_flight.close()
 
     def stop(self) -> None:
@@ -351,14 +361,14 @@ class PullConsumer:
                 :func:`~ce_nats.extensions.partitioning.partition_key`. Events with the same key are handled in the
                 order of the stream, one after the other. A failed event holds back later ones of its key until it is
                 handled successfully or dead-lettered; it stays in flight, and is handled again after the back-off
-                without a redelivery, also after :meth:`Delivery.nak`. The consumer must not have other clients:
-                events would wait for those of the other client. An exception of the function is a failure of the
-                event, which holds back no others. None keeps no order.
+                without a redelivery, also after :meth:`Delivery.nak`. The consumer must not have other clients. An
+                exception of the function is a failure of the event, which holds back no others. None keeps no order.
             stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
                 released. None waits for them.
 
         Raises:
-            DeliveryError: As the iteration does.
+            DeliveryError: As the iteration does; ``consumer-in-use``: there is a ``key``, and another client uses the
+                consumer; ``handler-cancelled``: a task of :meth:`run` was cancelled, and not :meth:`run` itself.
             TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
             ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
             RuntimeError: There is a ``key``, and another call with a key is running.
@@ -390,6 +400,7 @@ class PullConsumer:
             read=self._read,
             settle_undecodable=self._settle_undecodable,
             progress=lambda: self._api.progress(self._stream, self._name),
+            others=self._others,
             waits=self._waits,
             target=self._target,
             wake=self._wake,
@@ -402,19 +413,20 @@ class PullConsumer:
         if gate is not None:
             await gate.close()
 
-    async def _bind(self) -> tuple[ConsumerConfig, Lag]:
-        """Return configuration and lag of the consumer, which is created if it does not exist and may be created."""
+    async def _bind(self) -> ConsumerState:
+        """Return the consumer, which is created if it does not exist and may be created."""
         try:
-            config = await self._api.consumer(self._stream, self._name)
+            state = await self._api.consumer_state(self._stream, self._name)
         except ApiError as error:
             if self._create is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
                 raise
         else:
             if self._create is not None:
-                self._compare(self._create, config)
-            return config, await self._api.lag(self._stream, self._name)
+                self._compare(self._create, state.config)
+            return state
         config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
-        return await self._api.create_consumer(self._stream, self._name, config.as_dict()), Lag(0, 0, 0)
+        await self._api.create_consumer(self._stream, self._name, config.as_dict())
+        return await self._api.consumer_state(self._stream, self._name)
 
     def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
         """Log the differences between ``create=`` and an existing consumer."""
@@ -599,6 +611,21 @@ class PullConsumer:
             self._target,
         )
         self._releasing = supervise(self._release(deliveries), self._target, self._fail)
+
+    def _check_identity(self) -> None:
+        """Check whether the consumer was deleted and created again, unless this is being checked."""
+        if self._identifying is None or self._identifying.done():
+            self._identifying = supervise(self._report_identity(), self._target, self._fail)
+
+    async def _report_identity(self) -> None:
+        """Log if another consumer has the name now; its messages are handled like those of the earlier one."""
+        with suppress(DeliveryError):
+            created = (await self._api.without_retries().consumer_state(self._stream, self._name)).created
+            if created != self._created:
+                self._created = created
+                _log.warning(
+                    "%s: it was deleted and created again, at %s; messages are delivered again", self._target, created
+                )
 
     async def _release(self, deliveries: list[Delivery]) -> None:
         """Release messages to other clients, and record those that would be suspects at their next delivery."""

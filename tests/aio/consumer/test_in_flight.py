@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import json
 import logging
 
 import pytest
+from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import jetstream as ce_js
 from tests.support.consuming import acks, after, consume, is_settled, number_of, publish, take
@@ -167,3 +169,48 @@ async def test_messages_in_transit_are_released_at_once(js, subject, stream, mak
             async with await take(second) as event:
                 numbers.add(number_of(event))
     await is_settled()
+
+
+@pytest.mark.parametrize("key", [None, lambda delivery: delivery.sequence % 7], ids=["no key", "key"])
+async def test_consumer_that_was_created_again_is_named_and_its_messages_are_fetched_together(
+    nc, js, stream, publish, consume, is_settled, caplog, key
+):
+    """Its messages are delivered again, and not because the event loop was blocked."""
+    await publish(*range(40))
+    batches, handled = [], set()
+    entered, permits = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def note(message):
+        batches.append(json.loads(message.data)["batch"])
+
+    async def handle(delivery):
+        entered.set()
+        await permits.acquire()
+        handled.add(delivery.sequence)
+
+    await nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c", cb=note)
+    async with consume(prefetch=8, ack_wait=10) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=2, key=key))
+        await after(entered.wait())
+
+        async def is_full():
+            info = await js.consumer_info(stream, "c")
+            return info.num_waiting == 0 and info.num_ack_pending >= 8  # the deletion would end a request
+
+        await until(is_full)
+        await js.delete_consumer(stream, "c")
+        # Without messages that are handled when the next request is sent.
+        config = ConsumerConfig(durable_name="c", ack_wait=10, deliver_policy="by_start_sequence", opt_start_seq=7)
+        await js.add_consumer(stream, config)
+        before = len(batches)
+        for number in range(40):
+            permits.release()
+            if number == 5:
+                await until(lambda: caplog.records)  # other events wait for a handler
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert handled == set(range(1, 41))
+    assert max(batches[before:]) > 1
+    (record,) = caplog.records
+    assert "it was deleted and created again, at 20" in record.getMessage()

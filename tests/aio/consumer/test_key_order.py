@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ce_nats.aio._jetstream_api import Progress
-from ce_nats.aio.consumer._key_order import Continuity, KeyOrder
+from ce_nats.aio.consumer._key_order import Continuity, KeyOrder, OtherClients
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), unique_by=lambda pair: pair[0]), st.randoms())
@@ -274,3 +274,18 @@ class _First:
 
 OrderPerKey.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestOrderPerKey = OrderPerKey.TestCase
+
+
+@pytest.mark.parametrize(
+    ("requests", "states"),
+    [
+        ([(0, 0), (1, 1), (2, 0)], "alone alone alone"),
+        ([(0, 2), (1, 2), (1.8, 1), (2.4, 2), (3.8, 2), (5, 2)], "shared shared shared shared shared in-use"),
+        ([(0, 2), (1.5, 1), (1.6, 0), (2, 2)], "shared shared alone shared"),
+        ([(0, 2), (4, 1), (5, 2), (9, 3), (9.5, 3), (10.5, 3)], "shared alone shared shared shared shared"),
+    ],
+)
+def test_other_clients_are_seen_by_their_requests(requests, states):
+    others = OtherClients()
+    seen = [str(others.observe(count, float(now)).value).replace(" ", "-") for now, count in requests]
+    assert " ".join(seen) == states

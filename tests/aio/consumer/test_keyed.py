@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 
+from ce_nats import DeliveryError
 from ce_nats.aio import OutcomeKind, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.extensions.partitioning import partition_key
@@ -422,6 +424,48 @@ async def test_other_clients_are_detected(publish_keys, consume, is_settled, js,
         await first.nak()
         await after(running)
     assert [number for number, _ in log.attempts] == [0, 1]
+    await is_settled()
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_second_client_is_refused_and_the_first_one_continues(
+    publish_keys, consume, is_settled, js, stream, caplog, is_idle
+):
+    """Not at once: a deployment may start a process before it stops another one."""
+    if not is_idle:
+        await publish_keys("abcabcabc" * 20)
+    async with consume(ack_wait=30) as consumer:
+        log = Log(consumer, 183)
+        log.handle = lambda delivery, key, number: asyncio.sleep(0 if is_idle else 0.03)
+        first = asyncio.create_task(run(consumer, log, concurrency=2))
+        await until(lambda: is_idle or len(log.attempts) > 3)
+        with pytest.raises(DeliveryError, match="another client requests messages") as caught:
+            async with consume(ack_wait=30) as second:
+                await after(run(second, Log(second, 1)))
+        assert caught.value.code == "consumer-in-use"
+        assert "with a key the consumer must have one client; waiting for 5 s until it stops" in caplog.text
+        await publish_keys("abc" if not is_idle else "abcabcabc" * 20 + "abc")
+        await after(first)
+    await is_settled()
+
+
+async def test_client_that_replaces_another_one_waits_for_its_end(publish_keys, consume, is_settled, caplog):
+    await publish_keys("abcabc")
+    async with AsyncExitStack() as stack:
+        consumer = await stack.enter_async_context(consume(ack_wait=30))
+        old = Log(consumer, 1000)
+        running = asyncio.create_task(run(consumer, old))
+        await until(lambda: len(old.attempts) == 6)
+        async with consume(ack_wait=30) as replacement:
+            new = Log(replacement, 3)
+            replacing = asyncio.create_task(run(replacement, new))
+            await until(lambda: "waiting for 5 s until it stops" in caplog.text)
+            consumer.stop()
+            await after(running)
+            await stack.aclose()
+            await publish_keys("abc")
+            await after(replacing)
+    assert [number for number, _ in new.attempts] == [6, 7, 8]
     await is_settled()
 
 
