@@ -41,7 +41,8 @@ THEIR_USERS = {"spark", *TOOLS}
 # Parts of ce_nats.aio, from the bottom up: each may import those before it.
 AIO_PARTS = (
     *("_util", "_natspy", "_pull_status", "_foreign_subjects", "_permissions", "_errors", "_connect", "_jetstream_api"),
-    *("core", "_observer", "reading", "_claim_check", "publishing", "consumer", "jetstream", "__init__"),
+    *("core", "_observer", "reading", "_object_writer", "_claim_check"),
+    *("publishing", "consumer", "jetstream", "__init__"),
 )
 # An outcome has the delivery, whose type the hooks of users see.
 AIO_EXCEPTIONS = {("_observer", "ce_nats.aio.consumer._delivery")}

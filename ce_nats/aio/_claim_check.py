@@ -1,36 +1,31 @@
 """
 Store large data of events in an object store, and read it back (claim check).
 
-Objects are written with nats-py's object store. They are read with the reader of streams: nats-py's ``get()`` waits
-forever for chunks that were deleted, follows links to other buckets, and copies the data once per chunk.
+Objects are read with the reader of streams: nats-py's ``get()`` waits forever for chunks that were deleted, follows
+links to other buckets, and copies the data once per chunk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from base64 import urlsafe_b64decode
+from contextlib import AbstractContextManager, aclosing
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from nats.js import JetStreamContext
-from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
-from nats.js.errors import BadObjectMetaError
-from nats.js.object_store import ObjectStore
 
 from .._ranges import StreamRange
 from ..codec import data
 from ..codec.binding import to_nats_message
 from ..codec.event import DecodedEvent, EventLike, attributes_data_and_presence
-from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.dataref import DATAREF, ObjectReference, object_name, object_reference
-from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
 from ._natspy import api_prefix, api_timeout, client_of
-from ._permissions import denial_below, result_unless
+from ._object_writer import ObjectWriter, bucket_errors, chunk_subject, metadata_subject
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS, Patience
 from .reading._range_reader import read_range_on
@@ -38,21 +33,11 @@ from .reading._range_reader import read_range_on
 OVER: Final = 256 * 2**10
 MAX_SIZE: Final = 64 * 2**20
 
-_CHUNK_BYTES: Final = 128 * 2**10
 _DIGEST: Final = re.compile("(?i:SHA-256)=([A-Za-z0-9_-]{43})=?")
 # A random name of chunks, which is a token of their subject.
 _NUID: Final = re.compile("[A-Za-z0-9_-]{1,100}")
 # Reads of an object that is replaced meanwhile.
 _MAX_READS: Final = 5
-# nats-server: JSStreamStoreFailedF, for instance because the bucket is full. Its status is 503, but a retry does not
-# help.
-_STORE_FAILED: Final = 10077
-_TEMPORARY: Final = {
-    ErrorCode.NO_RESPONDERS,
-    ErrorCode.TIMEOUT,
-    ErrorCode.TEMPORARILY_UNAVAILABLE,
-    ErrorCode.BUFFER_FULL,
-}
 
 
 class _Options(msgspec.Struct):
@@ -64,6 +49,7 @@ class _Metadata(msgspec.Struct):
 
     nuid: str = ""
     size: int = 0
+    chunks: int = 0
     digest: str = ""
     deleted: bool = False
     options: _Options | None = None
@@ -77,28 +63,15 @@ class _Object(NamedTuple):
         sequence: Sequence of its metadata, which is after those of its chunks.
         nuid: Token of the subject of its chunks.
         size: Number of bytes.
+        chunks: Number of chunks.
         digest: SHA-256 of its content.
     """
 
     sequence: int
     nuid: str
     size: int
+    chunks: int
     digest: bytes
-
-
-class _Bucket(ObjectStore):
-    """
-    nats-py's object store, for writing.
-
-    After writing an object, it deletes the chunks that the metadata of the previous object names: all chunks of the
-    bucket if another client has written a wildcard.
-    """
-
-    async def get_info(self, name: str, show_deleted: bool | None = False) -> ObjectInfo:
-        info: ObjectInfo = await super().get_info(name, show_deleted)
-        if not _NUID.fullmatch(str(info.nuid)):  # of any JSON type
-            raise BadObjectMetaError
-        return info
 
 
 class ClaimCheck:
@@ -116,8 +89,8 @@ class ClaimCheck:
 
     A publisher stores data of more than ``over`` bytes in the bucket, and then publishes the event without data, with
     the extension attribute ``dataref``. The data is encoded as in the payload of a message; the event keeps its
-    ``datacontenttype``. If publishing fails, the object is kept: a retry finds it. Objects are not deleted; the program
-    creates the bucket, with a time to live for instance.
+    ``datacontenttype``. If publishing fails, the object is kept, and a retry uses it if it is complete. Objects are not
+    deleted; the program creates the bucket, with a time to live for instance.
 
     Only this bucket is ever read, whatever the ``dataref`` of an event is.
 
@@ -158,6 +131,7 @@ class ClaimCheck:
         self._timeout = api_timeout(js)
         self._retry_timeout = max(RETRY_SECONDS, self._timeout) if retry_timeout is None else retry_timeout
         self._api = StreamApi.of(js, retry_timeout=self._retry_timeout)
+        self._writer = ObjectWriter(js, bucket, self._api, self._retry_timeout)
 
     # --- Storing ------------------------------------------------------------------------------------------------------
 
@@ -200,35 +174,43 @@ class ClaimCheck:
         return reference is None or reference.bucket == self.bucket
 
     async def _store(self, reference: ObjectReference, payload: bytes) -> None:
-        try:
-            stored = await self._look_up(reference)
-        except DecodeError as error:  # a link
-            raise self._malformed(reference) from error
-        # The time to live of an object that is stored again begins again.
-        if stored is not None and stored.digest == reference.sha256 and not await self._has_max_age():
-            return
-        store = _Bucket(self.bucket, self._stream, self._js)
-        size = min(_CHUNK_BYTES, self._nc.max_payload)
+        """Store an object, unless the bucket has it, complete."""
+        digest = reference.sha256
+        assert digest is not None
         patience = Patience(self._timeout, self._retry_timeout)
+        before: int | None = None
         while True:
-            # Each attempt writes other chunks, so a chunk without an acknowledgement is not written twice.
-            meta = ObjectMeta(name=reference.name, options=ObjectMetaOptions(max_chunk_size=size))
             try:
-                await self._put(store, meta, payload)
-            except DeliveryError as error:
-                if not _is_temporary(error) or not await patience.wait():
-                    raise
-            else:
+                sequence, stored = await self._look_up(reference)
+            except DecodeError as error:  # a link
+                raise self._malformed(reference) from error
+            is_new = before is not None and sequence > before
+            before = sequence if before is None else before
+            is_equal = stored is not None and (stored.size, stored.digest) == (len(payload), digest)
+            if stored is not None and is_equal and await self._is_kept(stored, is_new=is_new):
                 return
+            if await self._writer.write(reference.name, payload, digest, sequence):
+                if stored is not None:
+                    await self._writer.remove_replaced(stored.nuid)
+                return
+            # Another client has stored or deleted the object, probably the same one.
+            if not await patience.wait():
+                text = f"other clients replaced the object {preview(reference.name)} during each attempt to store it"
+                raise DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, f"{self._target}: {text}")
 
-    async def _put(self, store: ObjectStore, meta: ObjectMeta, payload: bytes) -> None:
-        requests = [f"{self._api.prefix}.STREAM.{name}.{self._stream}" for name in ("MSG.GET", "PURGE")]
-        with self._errors(), denial_below(self._nc, self._target, f"$O.{self.bucket}.", requests) as failed:
-            await result_unless(failed, lambda: store.put(meta.name or "", payload, meta))
+    async def _is_kept(self, stored: _Object, *, is_new: bool) -> bool:
+        """
+        Return whether an object has all its chunks, and does not have to be stored again.
 
-    async def _has_max_age(self) -> bool:
-        config, _ = await self._api.config_and_state(self._stream)
-        return bool(config.get("max_age"))
+        Args:
+            stored: The object.
+            is_new: Whether it was stored during this call. Another one is stored again in a bucket with a time to live,
+                which begins again then.
+        """
+        subject = chunk_subject(self.bucket, stored.nuid)
+        with self._errors():
+            config, count = await self._api.config_and_count(self._stream, subject)
+        return count == stored.chunks > 0 and (is_new or not config.get("max_age"))
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +230,8 @@ class ClaimCheck:
                 damaged, or not the one that the sender has stored; as :func:`ce_nats.from_nats_message` does, for data
                 that is not of its ``datacontenttype``.
             DeliveryError: ``object-not-found``: the object was deleted; ``stream-not-found``: there is no such bucket;
-                ``unexpected-answer``: the metadata of the object is malformed; ``no-responders``, ``timeout``;
+                ``unexpected-answer``: the metadata of the object is malformed; ``temporarily-unavailable``: other
+                clients replaced the object during each of five reads; ``no-responders``, ``timeout``;
                 ``permission-denied``; ``connection-closed``.
         """
         attributes, _, has_data = attributes_data_and_presence(event)
@@ -277,12 +260,12 @@ class ClaimCheck:
             raise DecodeError(ErrorCode.UNSUPPORTED_DATAREF, text, attribute=DATAREF)
         previous = None
         for _ in range(_MAX_READS):
-            stored = await self._look_up(reference)
+            _, stored = await self._look_up(reference)
             if stored is None:
                 text = f"{self._target} has no object {preview(reference.name)}: it was deleted, or never stored"
                 raise DeliveryError(ErrorCode.OBJECT_NOT_FOUND, text)
             if reference.sha256 not in (None, stored.digest):
-                break
+                raise self._mismatch(reference)
             if stored.size > self.max_size:
                 text = f"the data must have at most {self.max_size} bytes, got {stored.size}"
                 raise DecodeError(ErrorCode.DATA_TOO_LARGE, text, attribute=DATAREF)
@@ -290,31 +273,56 @@ class ClaimCheck:
             if len(payload) == stored.size and sha256(payload).digest() == stored.digest:
                 return payload
             if stored == previous:
-                break
+                if len(payload) < stored.size:
+                    await self._check_age(reference, stored)
+                raise self._mismatch(reference)
             previous = stored  # it may have been replaced or deleted while it was read
-        text = f"the object {preview(reference.name)} must have the digest and the size of its data"
-        raise DecodeError(ErrorCode.DIGEST_MISMATCH, f"{self._target}: {text}", attribute=DATAREF)
+        text = f"the object {preview(reference.name)} was replaced each time that it was read"
+        raise DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, f"{self._target}: {text}")
 
-    async def _look_up(self, reference: ObjectReference) -> _Object | None:
-        """Return an object, or None if it does not exist or was deleted."""
-        encoded = urlsafe_b64encode(reference.name.encode()).decode()
+    async def _check_age(self, reference: ObjectReference, stored: _Object) -> None:
+        """
+        Check that chunks are not missing because of the time to live, which ends for them before it does for metadata.
+
+        Raises:
+            DeliveryError: ``object-not-found``: they are.
+        """
         with self._errors():
-            message = await self._api.stored(self._stream, {"last_by_subj": f"$O.{self.bucket}.M.{encoded}"})
+            config, count = await self._api.config_and_count(self._stream, chunk_subject(self.bucket, stored.nuid))
+        if config.get("max_age") and count < stored.chunks:
+            text = f"the time to live of the object {preview(reference.name)} is over"
+            raise DeliveryError(ErrorCode.OBJECT_NOT_FOUND, f"{self._target}: {text}")
+
+    async def _look_up(self, reference: ObjectReference) -> tuple[int, _Object | None]:
+        """
+        Look up an object.
+
+        Returns:
+            The sequence of its metadata, 0 if it does not exist; and the object, None if it does not exist or was
+            deleted.
+        """
+        with self._errors():
+            subject = metadata_subject(self.bucket, reference.name)
+            message = await self._api.stored(self._stream, {"last_by_subj": subject})
         if message is None:
-            return None
+            return 0, None
         try:
             found = msgspec.json.decode(message.data, type=_Metadata)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._malformed(reference) from error
         if found.deleted:
-            return None
+            return message.seq, None
         if found.options is not None and found.options.link is not None:
             text = f"dataref must not be a link to another object, got {preview(str(reference))}"
             raise DecodeError(ErrorCode.UNSUPPORTED_DATAREF, text, attribute=DATAREF)
         digest = _decode_digest(found.digest)
         if not _NUID.fullmatch(found.nuid) or found.size < 0 or digest is None:
             raise self._malformed(reference)
-        return _Object(message.seq, found.nuid, found.size, digest)
+        return message.seq, _Object(message.seq, found.nuid, found.size, found.chunks, digest)
+
+    def _mismatch(self, reference: ObjectReference) -> DecodeError:
+        text = f"the object {preview(reference.name)} must have the digest and the size of its data"
+        return DecodeError(ErrorCode.DIGEST_MISMATCH, f"{self._target}: {text}", attribute=DATAREF)
 
     def _malformed(self, reference: ObjectReference) -> DeliveryError:
         text = f"the metadata of object {preview(reference.name)} is not that of an object store"
@@ -323,7 +331,7 @@ class ClaimCheck:
     async def _read_chunks(self, stored: _Object) -> bytes:
         """Return the bytes of an object; fewer, or one more than its size, if it is damaged."""
         content = bytearray()
-        subject = f"$O.{self.bucket}.C.{stored.nuid}"
+        subject = chunk_subject(self.bucket, stored.nuid)
         with self._errors():
             first = await self._api.next_sequence(self._stream, 1, [subject])
             if first is None:
@@ -349,18 +357,8 @@ class ClaimCheck:
     def _target(self) -> str:
         return f"bucket {self.bucket}"
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Convert errors of nats-py, and name the bucket if it does not exist."""
-        try:
-            with delivery_errors(self._target, self._nc):
-                yield
-        except ApiError as error:
-            if error.code is not ErrorCode.STREAM_NOT_FOUND:
-                raise
-            renamed = ApiError(error.code, f"there is no bucket {self.bucket}")
-            renamed.err_code = error.err_code
-            raise renamed from error
+    def _errors(self) -> AbstractContextManager[None]:
+        return bucket_errors(self.bucket, self._nc)
 
 
 def _is_small(value: object, limit: int) -> bool:
@@ -374,10 +372,6 @@ def _decode_digest(text: str) -> bytes | None:
     """Return the SHA-256 in the metadata of an object; None if it is malformed."""
     found = _DIGEST.fullmatch(text)
     return urlsafe_b64decode(f"{found[1]}=") if found else None
-
-
-def _is_temporary(error: DeliveryError) -> bool:
-    return error.code in _TEMPORARY and not (isinstance(error, ApiError) and error.err_code == _STORE_FAILED)
 
 
 def _ignore_loss(error: DataLossError) -> None:

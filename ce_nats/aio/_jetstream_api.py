@@ -108,6 +108,15 @@ class _Configured(_Answer):
     state: _State = msgspec.field(default_factory=_State)
 
 
+class _Counts(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _Counted(_Answer):
+    config: dict[str, Any] = {}
+    state: _Counts = msgspec.field(default_factory=_Counts)
+
+
 class _Found(_Answer):
     message: Stored | None = None
 
@@ -268,6 +277,21 @@ class StreamApi:
         info = await self._request(_Configured, stream, f"STREAM.INFO.{stream}")
         retention = str(info.config.get("retention", "limits"))
         return info.config, _stream_state(stream, info.created, retention, info.state)
+
+    async def config_and_count(self, stream: str, subject: str) -> tuple[dict[str, Any], int]:
+        """
+        Return the configuration of a stream as in the response of the server, and the number of messages on a subject.
+
+        Args:
+            stream: Name of the stream.
+            subject: Subject without wildcards.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        request = {"subjects_filter": subject}
+        info = await self._request(_Counted, stream, f"STREAM.INFO.{stream}", request)
+        return info.config, (info.state.subjects or {}).get(subject, 0)
 
     async def names_on(self, subject: str) -> list[str]:
         """
@@ -471,6 +495,15 @@ class StreamApi:
         except ApiError as error:
             if error.err_code not in _NOT_DELETED or await self.stored(stream, {"seq": sequence}) is not None:
                 raise
+
+    async def purge(self, stream: str, subject: str) -> None:
+        """
+        Delete all messages on a subject.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        await self._request(_Answer, stream, f"STREAM.PURGE.{stream}", {"filter": subject})
 
     # --- Consumers ----------------------------------------------------------------------------------------------------
 

@@ -120,3 +120,111 @@ class _Burst:
         self._is_collecting, self._request = False, b"\0"  # once
         collected, self._collected = self._collected, b""
         return collected
+
+
+class LossyRelay(Relay):
+    """Relay that loses or delays single messages: it parses NATS protocol, without TLS."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self._rules = []
+
+    def drop_answers(self, subject, count=1, *, after=0):
+        """
+        Drop the answers to the next messages that clients publish to a subject.
+
+        Args:
+            subject: First characters of the subject.
+            count: Number of messages.
+            after: Number of messages before them.
+
+        Returns:
+            The rule; its ``seen`` is the number of answers that were dropped.
+        """
+        return self._add(_Rule(subject.encode(), count, after, holds=False))
+
+    def hold(self, subject, count=1, *, after=0):
+        """
+        Hold back the next messages that clients publish to a subject, until :meth:`release`.
+
+        Args:
+            subject: First characters of the subject.
+            count: Number of messages.
+            after: Number of messages before them.
+
+        Returns:
+            The rule; its ``seen`` is the number of messages that are held back.
+        """
+        return self._add(_Rule(subject.encode(), count, after, holds=True))
+
+    def release(self, rule):
+        """Send the messages that were held back."""
+        self._loop.call_soon_threadsafe(self._flush, rule)
+
+    def _add(self, rule):
+        self._rules.append(rule)
+        return rule
+
+    def _flush(self, rule):
+        held, rule.held = rule.held, []
+        for writer, frame in held:
+            writer.write(frame)
+
+    async def _forward(self, reader, writer):
+        with suppress(OSError):
+            async for line, frame in _frames(reader):
+                if not any(rule.request(line, frame, writer) for rule in self._rules):
+                    writer.write(frame)
+        writer.close()
+
+    async def _return(self, reader, writer):
+        with suppress(OSError):
+            async for line, frame in _frames(reader):
+                if not any(rule.answer(line) for rule in self._rules):
+                    writer.write(frame)
+        writer.close()
+
+
+class _Rule:
+    def __init__(self, subject, count, after, *, holds):
+        self.seen = 0
+        self.held = []
+        self._subject, self._holds = subject, holds
+        self._left, self._after = count, after
+        self._replies = set()
+
+    def request(self, line, frame, writer):
+        """Note a message of a client; return whether it is held back."""
+        words = line.split()
+        if words[0] not in (b"PUB", b"HPUB") or not words[1].startswith(self._subject) or not self._left:
+            return False
+        if self._after:
+            self._after -= 1
+            return False
+        self._left -= 1
+        if self._holds:
+            self.held.append((writer, frame))
+            self.seen += 1
+            return True
+        self._replies.add(words[2])  # a request
+        return False
+
+    def answer(self, line):
+        """Return whether a message of the server is dropped."""
+        words = line.split()
+        if words[0] not in (b"MSG", b"HMSG") or words[1] not in self._replies:
+            return False
+        self._replies.remove(words[1])
+        self.seen += 1
+        return True
+
+
+async def _frames(reader):
+    """Yield the control line of each operation, and all its bytes."""
+    with suppress(asyncio.IncompleteReadError):
+        while True:
+            line = await reader.readuntil(b"\r\n")
+            words = line.split()
+            has_payload = words and words[0] in (b"PUB", b"HPUB", b"MSG", b"HMSG")
+            payload = await reader.readexactly(int(words[-1]) + 2) if has_payload else b""
+            yield line, line + payload
