@@ -230,6 +230,17 @@ def is_reading(nc: Client) -> bool:
     return task is not None and not task.done()
 
 
+def error_line(nc: Client) -> str:
+    """
+    Return the error that nats-py processes now, as the server has sent it: nats-py converts it to lower case.
+
+    Called in the callback for errors, before it awaits anything. Returns ``""`` if the error is unknown.
+    """
+    protocol = _get(nc, "_ps")
+    found = _ERROR_LINE.match(bytes(getattr(protocol, "buf", b"")))
+    return found[1].decode("utf-8", "replace") if found else ""
+
+
 def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> None:
     """
     Register a function to call if nats-py's read loop ends while the connection is open.
@@ -322,6 +333,7 @@ def accept_late_pongs(nc: Client) -> None:
     _set(nc, "_process_pong", process_with_check)
 
 
+_ERROR_LINE: Final = re.compile(rb"-ERR\s+'(.+)'\r\n")
 _PLAIN_BLOCK: Final = b"NATS/1.0\r\n"
 
 

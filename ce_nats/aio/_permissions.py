@@ -9,7 +9,8 @@ Here they are matched to pending operations, which then fail with ``permission-d
 nats-py fails neither a request nor a ``flush()`` when the connection is closed, and does not notice if its read loop
 ends. Here the connection is closed then, and pending operations fail at once with the reason.
 
-nats-py converts error texts to lower case, so subjects are compared case-insensitively.
+nats-py converts error texts to lower case. The subject in its original case is read from nats-py's buffer; if that is
+not possible, subjects are compared case-insensitively.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -31,6 +32,7 @@ from ._natspy import (
     accept_malformed_messages,
     closed_callback,
     error_callback,
+    error_line,
     is_reading,
     on_closed,
     on_error,
@@ -47,6 +49,7 @@ _log: Final = logging.getLogger(__name__)
 
 # "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription)[a-z ]* "((?:[^"\\]|\\.)*)"')
+_ESCAPE: Final = re.compile(r'\\(["\\])')
 _ANY_VIOLATION: Final = "permissions violation"
 # The server closes the connection after this error. If a reload has lowered the limit, the client did not know it.
 PAYLOAD_VIOLATION: Final = "maximum payload violation"
@@ -62,30 +65,34 @@ class Denial(NamedTuple):
     Attributes:
         operation: ``publish`` or ``subscription``.
         subject: Subject in the server's error, in lower case.
+        original: The subject in its original case; ``""`` if that is unknown.
     """
 
     operation: str
     subject: str
+    original: str = ""
 
     def is_publish(self, subject: str) -> bool:
         """Return whether publishing to a subject was denied."""
-        return self.operation == "publish" and self.subject == subject.lower()
+        return self.operation == "publish" and self._is_on(subject)
 
     def is_subscription(self, subject: str) -> bool:
         """Return whether subscribing to a subject was denied."""
-        return self.operation == "subscription" and self.subject == subject.lower()
+        return self.operation == "subscription" and self._is_on(subject)
+
+    def _is_on(self, subject: str) -> bool:
+        return self.original == subject if self.original else self.subject == subject.lower()
 
     def error(self, subject: str = "") -> DeliveryError:
         """
         Return the error of the operation.
 
         Args:
-            subject: The subject in its original case, if known.
+            subject: The subject, if the caller knows it.
         """
         verb = "publish" if self.operation == "publish" else "subscribe"
-        return DeliveryError(
-            ErrorCode.PERMISSION_DENIED, f"the server denies permission to {verb} to {(subject or self.subject)!r}"
-        )
+        known = subject or self.original or self.subject
+        return DeliveryError(ErrorCode.PERMISSION_DENIED, f"the server denies permission to {verb} to {known!r}")
 
 
 # Returns True if it has handled the denial, so that error_cb is not called.
@@ -210,19 +217,31 @@ class ConnectionWatch:
             failed.cancel()
 
     async def _receive_error(self, error: Exception) -> None:
-        found = _VIOLATION.search(str(error))
-        if PAYLOAD_VIOLATION in str(error):
+        text = str(error)
+        found = _VIOLATION.search(text)
+        if PAYLOAD_VIOLATION in text:
             self._violation, self._violated_at = error, time.monotonic()
         if found is None:
             await self._call_back(error)
             return
-        denial = Denial(found[1], found[2])
+        original = self._original(text, found)
+        denial = Denial(found[1], _unquoted(found[2]), _unquoted(original))
+        if original:
+            error = nats.errors.Error(f"{text[: found.start(2)]}{original}{text[found.end(2) :]}")
         if self._notify(denial):
             return
         if denial.operation == "publish":
             self._first_denied = self._first_denied or denial
             self._number_denied += 1
         await self._call_back(error)
+
+    def _original(self, text: str, found: re.Match[str]) -> str:
+        """Return the subject of a violation in its original case; ``""`` if that is unknown."""
+        original = f"nats: {error_line(self._nc)}"
+        # Some characters have a lower case of another length.
+        return (
+            original[found.start(2) : found.end(2)] if original.lower() == text and len(original) == len(text) else ""
+        )
 
     async def _call_back(self, error: Exception) -> None:
         try:
@@ -279,6 +298,10 @@ class ConnectionWatch:
             self._fail_waiting()
 
 
+def _unquoted(subject: str) -> str:
+    return _ESCAPE.sub(r"\1", subject)
+
+
 @contextmanager
 def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future[DeliveryError]]:
     """
@@ -303,34 +326,6 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
         return denial.error(replies) if denial.is_subscription(replies) else None
 
     with _denied(watch, subject, error_of) as failed:
-        yield failed
-
-
-@contextmanager
-def denial_below(
-    nc: Client, target: str, prefix: str, subjects: Iterable[str] = ()
-) -> Iterator[asyncio.Future[DeliveryError]]:
-    """
-    Yield a future that gets an error if one of several subjects, or the inbox of requests, is denied.
-
-    Args:
-        nc: An open connection.
-        target: Name of the operation's target, for error texts.
-        prefix: First tokens of subjects, with a dot at the end.
-        subjects: Further subjects.
-
-    Raises:
-        DeliveryError: ``permission-denied``: the inbox was denied before.
-    """
-    watch = ConnectionWatch.of(nc)
-    watch.check_inbox()
-    first, others = prefix.lower(), {subject.lower() for subject in subjects}
-
-    def error_of(denial: Denial) -> DeliveryError | None:
-        is_publish = denial.operation == "publish" and (denial.subject.startswith(first) or denial.subject in others)
-        return denial.error() if is_publish or denial.is_subscription(watch.inbox) else None
-
-    with _denied(watch, target, error_of) as failed:
         yield failed
 
 
