@@ -262,9 +262,13 @@ class _Selection:
     def __init__(
         self, stream: str, sequences: list[int], reason: Reason | None, error: str | None, *, is_all: bool
     ) -> None:
-        is_filtered = reason is not None or error is not None
-        if (bool(sequences), is_all, is_filtered).count(True) != 1:
-            raise InputError("sequences, --all, or --reason and --error must be given")
+        filters = [option for option, value in (("--reason", reason), ("--error", error)) if value is not None]
+        given = [*(["sequences"] if sequences else []), *(["--all"] if is_all else []), *filters]
+        if not given:
+            raise InputError("dead letters must be selected: by sequences, by --reason and --error, or with --all")
+        if len(given) > max(1, len(filters)):
+            text = "sequences, --all, and --reason with --error exclude each other, got "
+            raise InputError(f"{text}{' and '.join(given)}")
         self._stream = stream
         self._sequences = sequences
         self._reason = reason
