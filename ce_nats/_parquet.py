@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -291,6 +291,14 @@ class AtomicParquetWriter:
                 self._writer.close()
             if kind is None:
                 self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Delete the file instead of completing it, after an error of :meth:`write`."""
+        try:
+            with suppress(Exception):
+                self._writer.close()
         finally:
             self._partial.unlink(missing_ok=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timezone
 from itertools import chain
 from pathlib import Path
@@ -34,6 +36,7 @@ class JsonLinesCapture:
 
     Each line is the object of :mod:`ce_nats.capture._message_json` with ``stream``, ``sequence`` and ``timestamp``,
     from which the message is restored without loss. An incomplete last line, of a process that was killed, is removed.
+    If a write fails, because the disk is full for example, the complete lines are kept, and counted in ``captured``.
 
     Args:
         target: Path of the file, or an open binary file, which is not closed.
@@ -54,12 +57,12 @@ class JsonLinesCapture:
 
     def __enter__(self) -> JsonLinesCapture:
         if not isinstance(self._target, (str, os.PathLike)):
-            self._file = self._target
+            self._file = _unbuffered(self._target)
             return self
         path = Path(self._target)
         self._is_new = not path.exists()
         with ExitStack() as stack:
-            self._file = stack.enter_context(open(path, "ab"))
+            self._file = stack.enter_context(open(path, "ab", buffering=0))
             lock(self._file.fileno(), path)
             _cut_last_line(path)
             self.last = last_line(path)
@@ -76,13 +79,50 @@ class JsonLinesCapture:
                 Path(self._target).unlink()
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Append messages, and flush them to the operating system."""
-        self._file.write(_as_json_lines(batch))
-        self._file.flush()
+        """
+        Append messages, and pass them to the operating system.
+
+        Raises:
+            OSError: They cannot be written, or not all of them.
+        """
+        lines = _as_json_lines(batch)
+        if not isinstance(self._file, io.RawIOBase):  # its buffer hides how much is written
+            self._file.write(lines)
+            self._file.flush()
+            self._count(batch)
+            return
+        written = 0
+        try:
+            while written < len(lines):
+                written += _write_some(self._file, memoryview(lines)[written:])
+        finally:
+            complete = lines.rfind(b"\n", 0, written) + 1
+            if complete < written and isinstance(self._target, (str, os.PathLike)):
+                with suppress(OSError):
+                    self._file.truncate(self._file.seek(0, os.SEEK_END) - written + complete)
+            self._count(batch[: lines.count(b"\n", 0, complete)])
+
+    def _count(self, batch: Sequence[StoredMessage]) -> None:
         self.captured = CaptureResult(
             self.captured.messages + len(batch),
             self.captured.data_bytes + sum(len(message.data) for message in batch),
         )
+
+
+def _unbuffered(file: IO[bytes]) -> IO[bytes]:
+    """Return the file below a buffer, or the file itself if it has none."""
+    if isinstance(file, io.BufferedWriter) and isinstance(file.raw, io.FileIO):
+        file.flush()
+        return file.raw
+    return file
+
+
+def _write_some(file: io.RawIOBase, octets: memoryview) -> int:
+    """Write bytes, and return their number."""
+    written = file.write(octets)
+    if written is None:  # a pipe that does not block
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return written
 
 
 class _Line(msgspec.Struct, gc=False):

@@ -49,7 +49,8 @@ class ParquetParts:
             file.write(batch)
 
     Spark, Arrow, pandas and DuckDB read the directory as one table. When the block ends, also by an exception, the
-    current part is completed with the messages written so far; a killed process loses only this part.
+    current part is completed with the messages written so far. A killed process loses only this part, and so does a
+    capture that cannot write, because the disk is full for example.
 
     Columns: ``subject``, ``reply``, ``stream`` (string), ``headers`` (array of structs of ``key`` and ``value``, both
     string), ``data`` (binary), ``sequence`` (64-bit integer), ``timestamp`` (microseconds, UTC; nanoseconds are
@@ -117,12 +118,22 @@ class ParquetParts:
         return self._before
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Append messages. They are collected into row groups, independently of the size of the batches."""
+        """
+        Append messages. They are collected into row groups, independently of the size of the batches.
+
+        Raises:
+            OSError: They cannot be written. The current part is deleted; ``captured`` has the totals of the others.
+        """
         if not batch:
             return
         if self._part is None:
             self._part = self._begun()
-        self._part.write(batch)
+        try:
+            self._part.write(batch)
+        except Exception:
+            part, self._part, self._part_rows = self._part, None, 0
+            part.discard()
+            raise
         self._part_rows += len(batch)
         if self._part_rows >= self._rows:
             self._complete()
@@ -160,6 +171,10 @@ class _Part:
         with self._writer:
             if self._rows:
                 self._write_table()
+
+    def discard(self) -> None:
+        """Delete the file."""
+        self._writer.discard()
 
     def _write_table(self) -> None:
         from ._rows import to_table

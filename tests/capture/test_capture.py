@@ -3,8 +3,10 @@ import errno
 import io
 import json
 import os
+import random
 import sys
 import threading
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from inspect import signature
 from types import SimpleNamespace
@@ -464,6 +466,53 @@ async def test_a_cancelled_capture_keeps_written_messages(tmp_path, monkeypatch)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sequences(tmp_path / "a.parquet") == [1]
+
+
+@contextmanager
+def file_size_limit(size):
+    """Fail writes beyond a size, as on a full disk; yield a function that ends this."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("has_space", [False, True], ids=["still full", "space again"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_messages_of_a_capture_on_a_full_disk_are_counted(tmp_path, monkeypatch, name, has_space):
+    """The totals are those that a reader finds, also if there is space again when the capture ends."""
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 100)
+    monkeypatch.setattr(_parquet, "ROWS_PER_GROUP", 100)
+    path, numbers = tmp_path / name, random.Random(1)
+    capture = ParquetParts(path, rows=300) if name == "a.parquet" else JsonLinesCapture(path)
+
+    def fill(end):
+        with capture:
+            for first in range(1, 1001, 100):
+                size = 1000 if first < 600 else 10_000
+                batch = [stored(number, data=numbers.randbytes(size)) for number in range(first, first + 100)]
+                try:
+                    capture.write(batch)
+                except OSError:
+                    if has_space:
+                        end()
+                    raise
+
+    with file_size_limit(700_000) as end, pytest.raises(OSError, match="File too large"):
+        fill(end)
+    found = list(read_capture(path))
+    assert [message.sequence for message in found] == list(range(1, len(found) + 1))
+    assert len(found) > 300
+    totals = capture.captured
+    assert (totals.messages, totals.data_bytes) == (len(found), sum(len(message.data) for message in found))
+    assert count_captured(path) == len(found)
+    messages = [stored(number) for number in range(1, 1001)]
+    with open_capture(path) as continued:
+        continued.write(messages[len(found) :])
+    assert sequences(path) == list(range(1, 1001))
 
 
 # --- Contents of captures -------------------------------------------------------------------------------------------

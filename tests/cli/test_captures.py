@@ -1,8 +1,11 @@
 import asyncio
 import io
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import nats
@@ -423,6 +426,43 @@ def test_interrupted_capture_prints_its_count(start, server, with_js, stream, su
     stdout, _ = process.communicate(timeout=60)
     assert json.loads(stdout)["messages"] == count_captured(path)
     assert process.returncode in (0, 130)  # 0 if it was finished before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a limit of the size of files")
+@pytest.mark.parametrize("output", ["a.jsonl", "-"])
+def test_capture_on_a_full_disk_prints_its_count(server, with_js, stream, subject, tmp_path, output):
+    """The number of messages that a reader of the file finds."""
+    import resource
+
+    count = 12_000
+    with_js(publish_all, [(subject, b"%d" % number) for number in range(count)])
+    path = tmp_path / "a.jsonl"
+    command = [sys.executable, "-m", "ce_nats", "capture", str(path) if output != "-" else "-", "--server", server.url]
+    with (path if output == "-" else tmp_path / "stdout").open("wb") as stdout:
+        process = subprocess.run(
+            [*command, "--stream", stream, "--json"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000)),
+        )
+    lines = process.stderr.decode().splitlines()
+    summary = lines[0] if output == "-" else (tmp_path / "stdout").read_text()
+    found = list(read_capture(path))
+    assert 5_000 < json.loads(summary)["messages"] == len(found) == count_captured(path) < count
+    assert [message.data for message in found] == [b"%d" % number for number in range(len(found))]
+    assert (process.returncode, lines[-1]) == (2, "ce-nats: file-error: [Errno 27] File too large")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_capture_that_cannot_write_fails(server, with_js, stream, subject):
+    publish(with_js, subject, b"1", b"2")
+    command = [sys.executable, "-m", "ce_nats", "capture", "-", "--server", server.url, "--stream", stream]
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert process.stderr == b"ce-nats: file-error: [Errno 28] No space left on device\n"
+    assert process.returncode == 2
 
 
 def test_capture_continues_after_a_kill(start, at_server, with_js, stored, stream, subject, tmp_path):
