@@ -1,13 +1,19 @@
-"""Entry point of ``ce-nats`` and ``python -m ce_nats``. Without the extra ``cli``, it prints how to install it."""
+"""Start of ``ce-nats`` and ``python -m ce_nats``. Without the extra ``cli``, it prints how to install it."""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 
 
-def main() -> None:
-    """Run the command line."""
+def main(on_start: Callable[[], None] | None = None) -> None:
+    """
+    Run the command line.
+
+    Args:
+        on_start: Called when everything is imported, before the command runs.
+    """
     try:
         from .cli import app, escape_terminals
     except ModuleNotFoundError as error:
@@ -17,11 +23,13 @@ def main() -> None:
         raise SystemExit(2) from None
     escape_terminals()
     try:
-        app()
+        app(obj=on_start)
     except Exception:  # a bug
         sys.stderr.write(traceback.format_exc())  # not by the interpreter, whose colours would be escaped
         raise SystemExit(1) from None
 
 
 if __name__ == "__main__":
-    main()
+    from _ce_nats_command import main as start
+
+    start()

@@ -99,11 +99,14 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """CloudEvents over NATS."""
+    if context.obj is not None:
+        context.obj()
     for name in _SILENCED_LOGGERS:
         logging.getLogger(name).addHandler(logging.NullHandler())
     logging.getLogger("ce_nats").addHandler(_LINE_HANDLER)  # has no effect if repeated

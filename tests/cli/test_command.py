@@ -1,0 +1,62 @@
+"""Signals while the command starts. The signal is sent at a number of calls of functions, most of them in imports."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
+
+PROGRAM = """
+import os, sys
+number, at, sys.argv[:3] = int(sys.argv[1]), int(sys.argv[2]), ["ce-nats"]
+calls = 0
+
+def count(frame, event, _):
+    global calls
+    calls += 1
+    if calls == at:
+        os.kill(os.getpid(), number)
+
+from _ce_nats_command import main
+sys.setprofile(count)
+try:
+    main()
+finally:
+    sys.setprofile(None)
+    print(calls, file=sys.stderr)
+"""
+
+
+def run(number, at, *arguments, **options):
+    command = [sys.executable, "-c", PROGRAM, f"{int(number)}", f"{at}", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """Number of calls before and in a command."""
+    return int(run(0, 0, "--version").stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("percent", [1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95])
+def test_signal_during_the_start_ends_the_command_quietly(calls, number, percent):
+    ended = run(number, 10 + calls * percent // 100, "--version")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, b"", b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_the_caller_ignores_is_ignored(calls, number):
+    """As of a command that a shell runs in the background."""
+    ended = run(number, calls // 2, "--version", preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    assert (ended.returncode, ended.stdout[:8]) == (0, b"ce-nats ")
+
+
+def test_installed_command_starts_in_this_module():
+    """Not in the package, whose import takes time."""
+    script = os.path.join(os.path.dirname(sys.executable), "ce-nats")
+    with open(script, encoding="utf-8") as text:
+        assert "from _ce_nats_command import main" in text.read()
