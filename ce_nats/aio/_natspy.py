@@ -166,13 +166,6 @@ def is_unsubscribed(subscription: Subscription) -> bool:
     return bool(_get(subscription, "_closed"))
 
 
-def end_iteration(subscription: Subscription) -> None:
-    """End iterations over ``subscription.messages``, as if the program had unsubscribed."""
-    iterator = _get(subscription, "_message_iterator")
-    if iterator is not None:
-        _get(iterator, "_cancel")()
-
-
 async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable[[], Awaitable[None]]) -> None:
     """
     Unsubscribe, and wait until the callback has processed everything that the server sent before.
@@ -186,6 +179,93 @@ async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable
     await _get(client_of(subscription), "_send_unsubscribe")(subscription_id(subscription))
     await round_trip()
     await _get(subscription, "_pending_queue").join()
+
+
+# --- Received messages ------------------------------------------------------------------------------------------------
+
+
+class MessageQueue:
+    """
+    Received messages of a subscription without a callback; created by :meth:`of`.
+
+    nats-py's iterator starts a task for each message, and loses a message that arrives when the iteration is cancelled.
+    Here waiting and taking are separate: :meth:`wait` takes nothing, and :meth:`take` does not wait. Limits, counts,
+    ``drain()`` and ``unsubscribe()`` are those of nats-py.
+
+    Args:
+        subscription: A subscription without a callback.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        iterator = _get(subscription, "_message_iterator")
+        self._subscription = _get(iterator, "_sub")  # of a PushSubscription: the one inside of it
+        self._messages: asyncio.Queue[Msg] = _get(subscription, "_pending_queue")
+        self._ended: asyncio.Future[bool] = _get(iterator, "_unsubscribed_future")
+        self.end: Callable[[], None] = _get(iterator, "_cancel")
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        for name in ("_max_msgs", "_received", "_pending_size"):
+            _get(self._subscription, name)
+        self._ended.add_done_callback(self._wake_all)
+        # asyncio's classes of queues override this method, too.
+        self._put = _get(self._messages, "_put")
+        _set(self._messages, "_put", self._put_and_wake)
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> MessageQueue:
+        """Return the queue of a subscription; there is one, also for several iterations."""
+        owner = getattr(_get(_get(subscription, "_pending_queue"), "_put"), "__self__", None)
+        return owner if isinstance(owner, cls) else cls(subscription)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program has unsubscribed or drained, the connection is closed, or :meth:`end` was called."""
+        return self._ended.done()
+
+    def take(self) -> Msg | None:
+        """Return the next message, or None. The last messages are also returned after the end."""
+        if self._messages.empty():
+            return None
+        message = self._messages.get_nowait()
+        self._messages.task_done()
+        subscription = self._subscription
+        subscription._pending_size -= len(message.data)
+        if 0 < subscription._max_msgs <= subscription._received:
+            self.end()
+        return message
+
+    async def wait(self) -> None:
+        """Wait until there may be a message, or the end; may be cancelled."""
+        if self._ended.done():
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = None
+        try:
+            await waiter
+        except BaseException:
+            if waiter in self._waiting:
+                del self._waiting[waiter]
+            elif not self._messages.empty():
+                self._wake_next()  # instead of this one, which was woken before it was cancelled
+            raise
+
+    def _put_and_wake(self, message: Msg) -> None:
+        self._put(message)
+        if self._waiting:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiting:
+            waiter = next(iter(self._waiting))
+            del self._waiting[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self, ended: asyncio.Future[bool]) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
 
 
 # --- Callbacks --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ are not UTF-8 by U+FFFD, and drops malformed header lines. (``ce_nats.aio.jetstr
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +31,7 @@ from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode
 from ...schemas import Validate, Validator, validator_of
 from .._errors import delivery_errors
-from .._natspy import client_of, end_iteration, is_unsubscribed
+from .._natspy import MessageQueue, client_of, is_unsubscribed
 from .._permissions import ConnectionWatch, Denial
 from .._util.checks import check_client, check_subscription
 from .._util.opening import opening
@@ -40,6 +41,8 @@ from ._received import Received
 # Ends of reply subjects: the message ends a batch, or asks for its last acknowledgement.
 _BATCH_CONTROLS: Final = (".3.$FI", ".4.$FI")
 _STATUS_CODE: Final = re.compile("[0-9]{3}")
+# Number of messages that are returned before other tasks run, if that many have arrived.
+_MAX_AT_ONCE: Final = 64
 
 
 class Events:
@@ -58,7 +61,8 @@ class Events:
         self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent], validator: Validator | None = None
     ) -> None:
         self.subscription = subscription
-        self._messages = subscription.messages
+        self._queue = MessageQueue.of(subscription)
+        self._at_once = 0
         self._decode = decode
         self._validator = validator
         self._denied: DeliveryError | None = None
@@ -77,19 +81,30 @@ class Events:
                 ``permission-denied``.
         """
         while True:
-            try:
-                message = await self._messages.__anext__()
-            except StopAsyncIteration:
+            # A message is taken only after the last await, so that a cancellation cannot lose it.
+            if self._at_once >= _MAX_AT_ONCE:
+                self._at_once = 0
+                await asyncio.sleep(0)
+            message = self._queue.take()
+            if message is not None:
+                self._at_once += 1
+                received = receive(message, self._decode_valid)
+                if received is not None:
+                    return received
+            elif self._queue.has_ended:
                 self._check()
-                raise
-            received = receive(message, self._decode_valid)
-            if received is not None:
-                return received
+                raise StopAsyncIteration
+            else:
+                self._at_once = 0
+                await self._queue.wait()
 
     def _decode_valid(self, message: Msg) -> DecodedEvent:
         event = self._decode(message)
         if self._validator is not None:
-            self._validator.check(event)
+            try:
+                self._validator.check(event)
+            except asyncio.CancelledError as error:  # would end the caller's task without a trace
+                raise RuntimeError("validate must not raise CancelledError") from error
         return event
 
     async def __aenter__(self) -> Events:
@@ -124,7 +139,7 @@ class Events:
         if not denial.is_subscription(self.subscription.subject):
             return False
         self._denied = denial.error(self.subscription.subject)
-        end_iteration(self.subscription)
+        self._queue.end()
         return True
 
 

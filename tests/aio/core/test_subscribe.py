@@ -1,12 +1,14 @@
 import asyncio
+import random
 from collections import Counter
 
+import anyio
 import nats
 import nats.errors
 import pytest
 
 from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
-from ce_nats.aio import events, flush, publish, subscribe
+from ce_nats.aio import connect, events, flush, publish, subscribe
 
 # Messages of sdk-go's protocols, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (
@@ -148,6 +150,198 @@ async def test_invalid_subject_is_rejected(nc):
     with pytest.raises(EncodeError) as info:
         await subscribe(nc, "a..b")
     assert info.value.code == "invalid-subject"
+
+
+# --- Cancelled and concurrent iterations ------------------------------------------------------------------------------
+
+
+def number_of(item):
+    return int(item.event.get_id().removeprefix("event "))
+
+
+async def turns_until(condition):
+    """Wait until the first turn of the event loop at which a condition holds."""
+    for _ in iter(condition, True):
+        await asyncio.sleep(0)
+
+
+async def wait_for_with_asyncio(received, seconds):
+    return await asyncio.wait_for(anext(received), seconds)
+
+
+async def fail_after_with_anyio(received, seconds):
+    with anyio.fail_after(seconds):
+        return await anext(received)
+
+
+@pytest.mark.parametrize("next_within", [wait_for_with_asyncio, fail_after_with_anyio])
+async def test_timeouts_around_an_iteration_lose_no_message(nc, server, subject, make_event, next_within):
+    """Messages from another thread, because those of this event loop would never arrive just before a timeout."""
+    count, seconds = 2000, 0.001
+
+    async def send():
+        async with connect(server.url) as sender:
+            for number in range(count):
+                await publish(sender, make_event(number), subject)
+                await flush(sender)
+                await asyncio.sleep(random.uniform(0, seconds * 1.5))
+
+    numbers, timeouts = [], 0
+    async with subscribe(nc, subject) as received:
+        sending = asyncio.create_task(asyncio.to_thread(asyncio.run, send()))
+        while not sending.done() or received.subscription.delivered < count or received.subscription.pending_msgs:
+            try:
+                numbers.append(number_of(await next_within(received, seconds)))
+            except asyncio.TimeoutError:
+                timeouts += 1
+        await sending
+    assert numbers == list(range(count))
+    assert timeouts > 100
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_iteration_cancelled_at_any_turn_of_the_loop_loses_no_message(nc, subject, make_event, turns):
+    """The message is in the queue at the first turn, and returned at one of the next ones."""
+    async with subscribe(nc, subject) as received:
+        waiting = asyncio.create_task(anext(received))
+        await asyncio.sleep(0)
+        await publish(nc, make_event(1), subject)
+        await turns_until(lambda: received.subscription.delivered > 0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        (result,) = await asyncio.gather(waiting, return_exceptions=True)
+        await publish(nc, make_event(2), subject)
+        if isinstance(result, asyncio.CancelledError):
+            result = await asyncio.wait_for(anext(received), 30)
+        following = await asyncio.wait_for(anext(received), 30)
+    assert (number_of(result), number_of(following)) == (1, 2)
+
+
+async def test_message_of_a_cancelled_task_goes_to_a_waiting_task(nc, subject, make_event):
+    async with subscribe(nc, subject) as received:
+        first, second = (asyncio.create_task(anext(received)) for _ in range(2))
+        await asyncio.sleep(0)
+        await publish(nc, make_event(1), subject)
+        await turns_until(lambda: received.subscription.pending_msgs > 0 or first.done())
+        first.cancel()
+        results = await asyncio.gather(first, return_exceptions=True)
+        if isinstance(results[0], asyncio.CancelledError):
+            results.append(await asyncio.wait_for(second, 30))
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+    assert [number_of(one) for one in results if not isinstance(one, BaseException)] == [1]
+
+
+async def test_tasks_with_timeouts_share_all_messages(nc, subject, make_event):
+    count, numbers = 3000, []
+
+    async def read():
+        while len(numbers) < count:
+            try:
+                item = await asyncio.wait_for(anext(received), random.uniform(0, 0.002))
+            except asyncio.TimeoutError:
+                continue
+            numbers.append(number_of(item))
+            if random.random() < 0.1:
+                await asyncio.sleep(0)
+
+    async with subscribe(nc, subject) as received:
+        readers = [asyncio.create_task(read()) for _ in range(8)]
+        for number in range(count):
+            await publish(nc, make_event(number), subject)
+            if not number % 10:
+                await flush(nc)
+        await asyncio.wait_for(asyncio.gather(*readers), 60)
+        assert received.subscription.pending_bytes == 0
+    assert sorted(numbers) == list(range(count))
+
+
+async def test_end_is_seen_by_all_waiting_tasks_and_later_iterations(nc, subject):
+    async with subscribe(nc, subject) as received:
+        again = events(received.subscription)
+        waiting = [asyncio.create_task(anext(one, None)) for one in (received, received, again)]
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 30) == [None] * 3
+    assert [item async for item in again] == []
+
+
+async def test_messages_that_were_received_before_the_end_are_yielded(nc, subject, make_event):
+    received = await subscribe(nc, subject)
+    for number in range(3):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    await received.stop()
+    assert [number_of(item) async for item in received] == [0, 1, 2]
+
+
+async def test_iteration_ends_at_the_limit_of_unsubscribe(nc, subject, make_event):
+    received = events(await nc.subscribe(subject))
+    await received.subscription.unsubscribe(limit=3)
+    for number in range(5):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    assert [number_of(item) async for item in received] == [0, 1, 2]
+
+
+async def test_limit_of_pending_messages_is_kept(server, subject, make_event):
+    slow = []
+
+    async def note(error):
+        slow.append(error)
+
+    async with connect(server.url, error_cb=note) as nc:
+        received = events(await nc.subscribe(subject, pending_msgs_limit=2))
+        for number in range(5):
+            await publish(nc, make_event(number), subject)
+        await flush(nc)
+        assert [type(error) for error in slow] == [nats.errors.SlowConsumerError] * 3
+        assert [number_of(item) for item in await take(received, 2)] == [0, 1]
+        assert received.subscription.pending_bytes == 0
+        await publish(nc, make_event(5), subject)
+        assert [number_of(item) for item in await take(received, 1)] == [5]
+
+
+async def test_iteration_and_next_msg_share_a_subscription(nc, subject, make_event):
+    received = await subscribe(nc, subject)
+    waiting = asyncio.create_task(anext(received))
+    other = asyncio.create_task(received.subscription.next_msg(30))
+    await asyncio.sleep(0)
+    for number in range(2):
+        await publish(nc, make_event(number), subject)
+    item, message = await asyncio.wait_for(asyncio.gather(waiting, other), 30)
+    assert {number_of(item), int(from_nats_message(message).get_id()[-1])} == {0, 1}
+    await received.stop()
+
+
+async def test_iteration_without_pauses_lets_other_tasks_run(nc, subject, make_event):
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    received = await subscribe(nc, subject)
+    for number in range(1000):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    await received.stop()
+    counting = asyncio.create_task(count_turns())
+    assert [number_of(item) async for item in received] == list(range(1000))
+    assert turns > 5
+    counting.cancel()
+
+
+async def test_cancelled_error_of_validate_does_not_cancel_the_caller(nc, subject, make_event):
+    def validate(event):
+        raise asyncio.CancelledError
+
+    async with subscribe(nc, subject, validate=validate) as received:
+        await publish(nc, make_event(1), subject)
+        with pytest.raises(RuntimeError, match=r"^validate must not raise CancelledError$"):
+            await asyncio.wait_for(anext(received), 30)
 
 
 # --- Messages of other SDKs, of the server and of nats-py ------------------------------------------------------------
