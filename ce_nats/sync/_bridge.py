@@ -3,46 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
+from ..aio._util.supervising import supervise
 from ..errors import DeliveryError, ErrorCode
 from ._loop import Loop, current
 
 # Items that one call of a thread reads from an iterable.
 _CHUNK: Final = 100
 _END: Final = object()
+_NO_ITEM: Final = object()
 
 T = TypeVar("T")
+
+
+class _Hand(threading.local):
+    """Items that a thread has taken and not returned: one at most."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
 
 
 class ThreadBridge(Generic[T]):
     """
     Passes the items of an asynchronous iterator, which runs in the loop, to threads.
 
+    Ctrl-C raises KeyboardInterrupt in the main thread after any call, also after one that has just removed an item from
+    a queue. So an item moves within one call from the queue to a list of the thread, and leaves this list when it is
+    returned to the program: see :meth:`take`.
+
     Args:
         loop: The loop.
         limit: Maximum number of items that are read ahead.
+        name: Name of the iterator, for errors.
     """
 
-    def __init__(self, loop: Loop, limit: int) -> None:
+    def __init__(self, loop: Loop, limit: int, name: str) -> None:
         self._loop = loop
         self._limit = limit
+        self._name = name
         self._items: SimpleQueue[Any] = SimpleQueue()
+        self._hand = _Hand()
         self._has_room = asyncio.Event()
-        self._is_full = False
+        # How often the reader has waited for room, and up to which of these times a thread has woken it.
+        self._waits = self._woken = 0
+        self._is_ended = False
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, items: AsyncIterator[T]) -> None:
         """Start to read an iterator; called in the loop."""
-        self._task = asyncio.create_task(self._read_all(items))
+        self._task = supervise(self._read_all(items), self._name, self._fail)
 
     def end(self) -> None:
         """End the iterations of threads, and drop unread items; called in the loop."""
+        self._is_ended = True
         if self._task is not None:
             self._task.cancel()
         with suppress(Empty):
@@ -56,29 +77,44 @@ class ThreadBridge(Generic[T]):
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def next(self, timeout: float | None) -> T:
+    def take(self, timeout: float | None) -> list[T]:
         """
-        Return the next item; may be called in any thread.
+        Take the next item, and return it in a list; may be called in any thread.
+
+        As long as the item is in the list, the next call in this thread returns it again. The caller removes it with
+        ``del``, and returns it: Python raises KeyboardInterrupt after calls (of ``pop()``, for instance), function
+        entries and jumps, so none of them may come between.
 
         Raises:
             StopIteration: The iterator has ended, or there was no item for ``timeout`` seconds.
             Exception: The iterator has raised it.
         """
-        try:
-            item = self._items.get(timeout=timeout)
-        except Empty:
-            raise StopIteration from None
-        if item is _END:
+        hand = self._hand.items
+        if self._is_ended:
+            hand.clear()
+        self._make_room()
+        if not hand:
+            get = partial(self._items.get, timeout=timeout)
+            try:
+                hand.extend(islice(iter(get, _NO_ITEM), 1))  # one call, which is not interrupted after get()
+            except Empty:
+                raise StopIteration from None
+        if hand[0] is _END:
             self._items.put(_END)  # for other threads, and for later calls
+            hand.clear()
             if self._error is not None:
                 raise self._error
             raise StopIteration
-        if self._is_full and self._items.qsize() <= self._limit // 2:
-            self._is_full = False
+        self._make_room()
+        return hand
+
+    def _make_room(self) -> None:
+        """Wake the reader if it waits and at most half of the items are left."""
+        waits = self._waits
+        if waits != self._woken and self._items.qsize() <= self._limit // 2:
             with suppress(DeliveryError):
                 self._loop.call_soon(self._has_room.set)
-        result: T = item
-        return result
+            self._woken = waits  # last: if the call is interrupted, the next one wakes the reader
 
     async def _read_all(self, items: AsyncIterator[T]) -> None:
         try:
@@ -88,16 +124,18 @@ class ThreadBridge(Generic[T]):
                     await self._wait_for_room()
         except Exception as error:
             self._error = error
-        finally:
-            self._items.put(_END)
+        self._items.put(_END)
+
+    def _fail(self, error: DeliveryError) -> None:
+        self._error = error
+        self._items.put(_END)
 
     async def _wait_for_room(self) -> None:
         self._has_room.clear()
-        self._is_full = True
-        # A thread may have read the last item before it could see that flag.
+        self._waits += 1
+        # A thread may have taken the last item before it could see that number.
         if self._items.qsize() > self._limit // 2:
             await self._has_room.wait()
-        self._is_full = False
 
 
 async def read_in_thread(items: Iterable[T]) -> AsyncGenerator[T, None]:

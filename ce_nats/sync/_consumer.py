@@ -81,9 +81,9 @@ class PullConsumer:
     ) -> None:
         link = nc._link
         self._loop = link.loop
-        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1)
         self._timeout = timeout
         self._name = f"consumer {consumer} of stream {stream}"
+        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name)
 
         async def open_it() -> aio.PullConsumer:
             deliveries = await aio.PullConsumer(
@@ -132,7 +132,10 @@ class PullConsumer:
                 has opened the consumer, and this one is a fork.
         """
         check_fork(self._loop, self._name)  # at the end of the program, the iteration ends as usual
-        return Delivery(self._loop, self._bridge.next(self._timeout))
+        hand = self._bridge.take(self._timeout)
+        delivery = Delivery(self._loop, hand[0])
+        del hand[0]  # no call follows: see take()
+        return delivery
 
     def run(
         self,

@@ -42,7 +42,7 @@ class Subscription:
     ) -> None:
         link = nc._link
         self._loop = link.loop
-        self._bridge: ThreadBridge[aio.Received] = ThreadBridge(self._loop, _MAX_AHEAD)
+        self._bridge: ThreadBridge[aio.Received] = ThreadBridge(self._loop, _MAX_AHEAD, subject)
         self._timeout = timeout
         self._subject = subject
 
@@ -75,7 +75,10 @@ class Subscription:
                 ``not-open``: the parent process has subscribed, and this one is a fork.
         """
         check_fork(self._loop, self._subject)  # at the end of the program, the iteration ends as usual
-        return self._bridge.next(self._timeout)
+        hand = self._bridge.take(self._timeout)
+        item = hand[0]
+        del hand[0]  # no call follows: see take()
+        return item
 
     def __enter__(self) -> Subscription:
         return self
