@@ -42,6 +42,7 @@ from ._natspy import (
     request_inbox,
     set_last_error,
 )
+from ._util.supervising import supervise
 
 T = TypeVar("T")
 
@@ -246,7 +247,9 @@ class ConnectionWatch:
     async def _call_back(self, error: Exception) -> None:
         try:
             await self._error_cb(error)
-        except Exception:  # would end nats-py's read loop
+        except (Exception, asyncio.CancelledError) as failure:  # would end nats-py's read loop
+            if isinstance(failure, asyncio.CancelledError) and _is_cancelled():
+                raise
             _log.exception("error_cb must not raise")
 
     def _notify(self, denial: Denial) -> bool:
@@ -284,7 +287,7 @@ class ConnectionWatch:
 
         def close() -> None:
             if self._nc.is_connected and not is_reading(self._nc):
-                self._closing = asyncio.get_running_loop().create_task(self._close(error))
+                self._closing = supervise(self._close(error), "a connection", self._fail_closing)
 
         asyncio.get_running_loop().call_later(_CANCELLED_SECONDS if cause is None else 0, close)
 
@@ -296,6 +299,15 @@ class ConnectionWatch:
         except Exception as failure:
             _log.debug("the connection could not be closed: %s", failure)
             self._fail_waiting()
+
+    def _fail_closing(self, error: DeliveryError) -> None:
+        self._fail_waiting()
+
+
+def _is_cancelled() -> bool:
+    """Return whether the current task was cancelled; True if it has no count of that, as before Python 3.11."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is None or cancelling() > 0
 
 
 def _unquoted(subject: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
@@ -16,6 +17,8 @@ from ..message import StoredMessage
 from ._json_lines import BLOCK_BYTES, JsonLinesCapture, last_line, read_json_lines
 from ._parquet import PART, PARTIAL, ParquetParts, last_row, read_parquet
 from ._result import CaptureResult
+
+_log: Final = logging.getLogger(__name__)
 
 IfExists: TypeAlias = Literal["fail", "append", "replace"]
 _T = TypeVar("_T")
@@ -228,8 +231,15 @@ def _remove(path: Path) -> None:
 async def _in_thread(function: Callable[[_T], object], argument: _T) -> None:
     """Call a function in a thread, and wait until it returns, even if this task is cancelled."""
     work = asyncio.ensure_future(asyncio.to_thread(function, argument))
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:  # a scope of anyio cancels more than once
+            cancelled = error
+    if cancelled is None:
+        work.result()
+        return
+    if failure := work.exception():
+        _log.error("a capture was cancelled, and its last batch was not written", exc_info=failure)
+    raise cancelled

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from ..aio._util.checks import check_client
 from ..aio._util.opening import opening
+from ..aio._util.supervising import supervise
 from ..aio.core._publish import check_size
 from ..aio.publishing._publisher import raise_failures
 from ..codec.attributes import ExtensionTypes
@@ -154,7 +155,7 @@ class Connection:
             await self._window.close()
             raise
         self._settled.set()
-        self._keeper = asyncio.create_task(self._keep(self._session))
+        self._keeper = supervise(self._keep(self._session), f"client {self.client_id}", self._fail)
 
     @property
     def client_id(self) -> str:
@@ -419,9 +420,24 @@ class Connection:
             return None
         self._error = self._last_error
         self._settled.set()
-        for subscription in list(self._subscriptions):
-            await subscription._finish(self._last_error)
+        await self._finish_all(None)
         return None
+
+    def _fail(self, error: DeliveryError) -> None:
+        """Fail everything: without its task the client does not notice the loss of the server."""
+        self._error = StanError(error.code, error.message)
+        self._error.__cause__ = error.__cause__
+        session, self._session = self._session, None
+        self._settled.set()
+        self._window.fail_all(error.message)
+        self._keeper = supervise(self._finish_all(session), f"client {self.client_id}", lambda error: None)
+
+    async def _finish_all(self, session: Session | None) -> None:
+        """End all subscriptions with the error of the connection, and a session."""
+        for subscription in list(self._subscriptions):
+            await subscription._finish(self._error)
+        if session is not None:
+            await session.abandon()
 
     async def _resubscribe(self, subscription: Subscription, session: Session) -> None:
         if self._is_closed or session.error is not None or subscription.is_closed:
@@ -442,7 +458,7 @@ class Connection:
         if self._on_lost is not None:
             try:
                 self._on_lost(error)
-            except Exception:
+            except (Exception, asyncio.CancelledError):  # which a function that is not async cannot mean for this task
                 _log.exception("on_lost raised an exception")
 
 

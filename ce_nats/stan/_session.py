@@ -23,6 +23,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from ..aio._errors import delivery_errors
 from ..aio._foreign_subjects import check_foreign_subject
 from ..aio._permissions import ConnectionWatch, answered
+from ..aio._util.supervising import supervise
 from ..aio.publishing._ack_window import is_no_responders
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
@@ -166,7 +167,9 @@ class Session:
         for one in filter(None, (subjects.sub_close_requests, subjects.ping_requests)):  # older servers have none
             check_subject(one, DecodeError)
         self.subjects = subjects
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = supervise(
+            self._watch(), f"client {self.client_id}", lambda error: self.lose(error.code, error.message)
+        )
 
     async def request(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:
         """

@@ -51,7 +51,7 @@ class Link:
         self.js: JetStreamContext = client.jetstream()
         self._failures: list[Failure] = []
         self._is_confirmed = True  # the server has received everything so far
-        self._queue: SendQueue[tuple[NatsMessage, EventLike]] = SendQueue(loop, self._send, _MAX_WAITING)
+        self._queue: SendQueue[tuple[NatsMessage, EventLike]] = SendQueue(loop, self._send, self._fail, _MAX_WAITING)
 
     @classmethod
     def open(cls, loop: Loop, connect: Callable[[], Awaitable[Client]]) -> Link:
@@ -102,12 +102,15 @@ class Link:
         self._queue.put((message, event))
 
     async def _send(self, sent: tuple[NatsMessage, EventLike]) -> None:
-        message, event = sent
         self._is_confirmed = False
         try:
-            await send(self.client, message)
+            await send(self.client, sent[0])
         except DeliveryError as error:
-            self._failures.append(Failure(event, message.subject, error))
+            self._fail(sent, error)
+
+    def _fail(self, sent: tuple[NatsMessage, EventLike], error: DeliveryError) -> None:
+        message, event = sent
+        self._failures.append(Failure(event, message.subject, error))
 
     async def _raise_failures(self) -> None:
         raise_failures(self._failures)

@@ -25,6 +25,7 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.sync needs anyio: pip install 'ce-nats[sync]'") from error
 
+from ..aio._util.supervising import supervise
 from ..errors import DeliveryError, ErrorCode
 
 _log: Final = logging.getLogger(__name__)
@@ -205,15 +206,23 @@ class SendQueue(Generic[T]):
 
     Args:
         loop: The loop.
-        send: Called in the loop with each item; must not raise.
+        send: Called in the loop with each item.
+        fail: Called in the loop with an item, and the error, if ``send`` has raised an exception. Must not raise.
         limit: Number of waiting items from which on :meth:`put` waits until they are sent.
     """
 
-    def __init__(self, loop: Loop, send: Callable[[T], Awaitable[object]], limit: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        send: Callable[[T], Awaitable[object]],
+        fail: Callable[[T, DeliveryError], object],
+        limit: int,
+    ) -> None:
         self._loop = loop
         self._send = send
+        self._fail = fail
         self._limit = max(1, limit)
-        self._waiting: deque[T] = deque()
+        self._waiting: deque[T] = deque()  # with the item that is being sent
         self._is_awake = False
         self._task: asyncio.Task[None] | None = None
 
@@ -227,24 +236,34 @@ class SendQueue(Generic[T]):
             self._loop.run(self.emptied)
 
     async def emptied(self) -> None:
-        """Wait until everything so far is sent."""
+        """Wait until everything so far is sent, or has failed."""
         if self._waiting:
             self._start()
-        if self._task is not None:
-            await asyncio.shield(self._task)  # other callers wait for it as well
+        while (task := self._task) is not None:
+            await asyncio.wait([task])  # which is not cancelled with this caller: others wait for it as well
+            if self._task is task:
+                return  # close() has cancelled it
 
     async def close(self) -> list[T]:
         """Stop sending, and return the unsent items."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        while (task := self._task) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if self._task is task:
+                self._task = None
         left = list(self._waiting)
         self._waiting.clear()
         return left
 
     def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._send_all())
+        if self._task is None:
+            self._task = supervise(self._send_all(), "sending from threads", self._fail_first)
+
+    def _fail_first(self, error: DeliveryError) -> None:
+        """Fail the item whose sending has raised an exception, and continue with the next one."""
+        self._fail(self._waiting.popleft(), error)
+        self._task = None
+        self._start()
 
     async def _send_all(self) -> None:
         # An item that is put while the flag is set is sent by the next round.
@@ -252,12 +271,9 @@ class SendQueue(Generic[T]):
             self._is_awake = True
             try:
                 for _ in range(min(_BATCH, len(self._waiting))):
-                    item = self._waiting.popleft()
-                    try:
-                        await self._send(item)
-                    except asyncio.CancelledError:
-                        self._waiting.appendleft(item)  # for close(), which has cancelled this task
-                        raise
+                    await self._send(self._waiting[0])
+                    self._waiting.popleft()
             finally:
                 self._is_awake = False
             await asyncio.sleep(0)  # let other tasks run
+        self._task = None

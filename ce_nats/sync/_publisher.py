@@ -200,7 +200,7 @@ class Sender:
     def __init__(self, loop: Loop, publisher: aio.Publisher, window: int) -> None:
         self.loop = loop
         self.publisher = publisher
-        self.queue: SendQueue[Prepared] = SendQueue(loop, self._send, window)
+        self.queue: SendQueue[Prepared] = SendQueue(loop, self._send, self._fail, window)
 
     @classmethod
     async def open(cls, loop: Loop, publisher: aio.Publisher, window: int) -> Sender:

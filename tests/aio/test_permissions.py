@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 import time
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +14,18 @@ from nats.js.api import ConsumerConfig, PubAck
 
 from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
-from ce_nats.aio import DeliveryError, Publisher, PullConsumer, _permissions, events, flush, publish, request, subscribe
+from ce_nats.aio import (
+    DeliveryError,
+    Publisher,
+    PullConsumer,
+    _permissions,
+    connect,
+    events,
+    flush,
+    publish,
+    request,
+    subscribe,
+)
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio._natspy import set_last_error
 from ce_nats.aio._permissions import ConnectionWatch, Denial, answered, denial, result_unless
@@ -580,6 +592,26 @@ async def test_error_callback_that_raises_is_logged(server, caplog):
     await ConnectionWatch.of(nc)._receive_error(nats.errors.Error("nats: slow consumer"))
     assert [record.getMessage() for record in caplog.records] == ["error_cb must not raise"]
     await nc.close()
+
+
+async def test_error_callback_that_raises_a_cancelled_error_does_not_end_the_connection_unnoticed(server, caplog):
+    """nats-py's reading task calls it. Before Python 3.11 that task does not know that it was not cancelled."""
+
+    async def fail(error):
+        raise asyncio.CancelledError
+
+    async with connect(server.url, user="publisher", password="p", error_cb=fail) as nc:
+        received = await subscribe(nc, "Work.>")
+        await nc.publish("Work.denied.1")
+        if sys.version_info >= (3, 11):
+            await nc.publish("Work.allowed")
+            assert (await asyncio.wait_for(anext(received), SECONDS)).subject == "Work.allowed"
+            assert [record.getMessage() for record in caplog.records] == ["error_cb must not raise"]
+        else:
+            with pytest.raises(DeliveryError) as info:
+                await asyncio.wait_for(anext(received), SECONDS)
+            assert info.value.code == "connection-closed"
+        await received.stop()
 
 
 @pytest.mark.parametrize(

@@ -460,12 +460,32 @@ async def test_a_cancelled_capture_keeps_written_messages(tmp_path, monkeypatch)
     monkeypatch.setattr(ParquetParts, "write", slow)
     task = asyncio.create_task(write_capture(batches_of([stored(1)], [stored(2)]), tmp_path / "a.parquet"))
     assert await asyncio.to_thread(writing.wait, 30)
+    for _ in range(3):  # a scope of anyio cancels until the task ends
+        task.cancel()
+        await asyncio.sleep(0)
+    resumed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sequences(tmp_path / "a.parquet") == [1]
+
+
+async def test_failure_of_a_cancelled_capture_is_logged(tmp_path, monkeypatch, caplog):
+    writing, resumed = threading.Event(), threading.Event()
+
+    def fail(self, batch):
+        writing.set()
+        assert resumed.wait(30)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JsonLinesCapture, "write", fail)
+    task = asyncio.create_task(write_capture(batches_of([stored(1)]), tmp_path / "a.jsonl"))
+    assert await asyncio.to_thread(writing.wait, 30)
     task.cancel()
     await asyncio.sleep(0)
     resumed.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert sequences(tmp_path / "a.parquet") == [1]
+    assert "a capture was cancelled, and its last batch was not written" in caplog.text
 
 
 @contextmanager

@@ -116,14 +116,60 @@ async def test_restart_with_a_memory_store_is_detected(executable, client_id, ch
             assert caught.value.text == "client has been replaced or is no longer registered"
 
 
-async def test_exception_in_on_lost_is_logged(executable, client_id, channel, caplog):
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), asyncio.CancelledError()], ids=["error", "cancelled"])
+async def test_exception_in_on_lost_is_logged(executable, client_id, channel, caplog, failure):
+    def fail(error):
+        raise failure
+
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, on_lost=lambda error: 1 / 0) as connection:
+        async with client(around.url, client_id, on_lost=fail) as connection:
             subscription = await connection.subscribe(channel)
             server.restart()
             with pytest.raises(stan.StanError):
                 await one(subscription)
     assert "on_lost raised an exception" in caplog.text
+
+
+async def test_failed_background_task_fails_everything(executable, client_id, channel, caplog):
+    """A BaseException in ``on_lost`` ends the task that would reconnect."""
+
+    class Fatal(BaseException):
+        pass
+
+    def fail(error):
+        raise Fatal
+
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True, on_lost=fail) as connection:
+            subscription = await connection.subscribe(channel)
+            server.restart()
+            for operation in (one(subscription), connection.publish_data(b"", channel)):
+                with pytest.raises(stan.StanError, match=r"a background task failed: Fatal\(\)"):
+                    await operation
+            assert connection.error.code == "delivery-failed"
+    assert f"client {client_id}: a background task failed" in caplog.text
+
+
+async def test_failed_ping_is_a_loss(executable, client_id, channel, caplog):
+    class Broken(nats.aio.client.Client):
+        """Cannot send pings."""
+
+        async def publish(self, subject, payload=b"", reply="", headers=None):
+            if subject.endswith(".pings"):
+                raise RuntimeError("no pings")
+            await super().publish(subject, payload, reply, headers)
+
+    with StreamingServer(executable) as server:
+        nc = Broken()
+        await nc.connect(server.url)
+        connection = await stan.connect(nc, CLUSTER, client_id, **QUICK)
+        subscription = await connection.subscribe(channel)
+        with pytest.raises(stan.StanError, match="no pings") as caught:
+            await one(subscription)
+        assert caught.value.code == "delivery-failed"
+        await connection.close()
+        await nc.close()
+    assert f"client {client_id}: a background task failed" in caplog.text
 
 
 # --- Reconnects -------------------------------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
 """The event loop of ``ce_nats.sync``: threads, forks, and the end of a program."""
 
+import asyncio
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ce_nats import sync
 from ce_nats.sync import _loop as loops
 from ce_nats.testing import NatsServer
-from tests.support.synchronous import SECONDS, event_ids, stored_ids
+from tests.support.synchronous import SECONDS, event_ids, stored_ids, wait_for
 
 
 async def test_calls_block_inside_a_running_event_loop(server, subject, make_event):
@@ -40,6 +42,48 @@ def test_open_objects_are_registered_until_they_are_closed(server, subject):
     with sync.connect(server.url) as nc, nc.publisher(), nc.subscribe(subject):
         assert len(opened) == before + 3
     assert len(opened) == before
+
+
+@pytest.mark.parametrize("cause", [asyncio.CancelledError(), RuntimeError("broken")], ids=["cancelled", "error"])
+def test_exception_of_a_send_fails_one_item(cause, caplog):
+    """The others are sent in order, and everyone who waits returns."""
+    sent, failed = [], []
+
+    async def send(item):
+        await asyncio.sleep(0)
+        if item % 100 == 7:
+            raise cause
+        sent.append(item)
+
+    queue = loops.SendQueue(loops.current(), send, lambda item, error: failed.append((item, error.code)), limit=50)
+    for number in range(300):
+        queue.put(number)
+    loops.current().run(queue.emptied)
+    assert sent == [number for number in range(300) if number % 100 != 7]
+    assert failed == [(number, "delivery-failed") for number in (7, 107, 207)]
+    assert [record.getMessage() for record in caplog.records] == ["sending from threads: a background task failed"] * 3
+    assert loops.current().run(queue.close) == []
+
+
+def test_closed_queue_returns_what_was_not_sent():
+    sent, blocked = [], asyncio.Event()
+
+    async def send(item):
+        if item == 2:
+            await blocked.wait()
+        sent.append(item)
+
+    queue = loops.SendQueue(loops.current(), send, lambda item, error: None, limit=50)
+    for number in range(5):
+        queue.put(number)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(loops.current().run, queue.emptied)
+        wait_for(lambda: sent == [0, 1])
+        assert loops.current().run(queue.close) == [2, 3, 4]
+        waiting.result(SECONDS)
+    queue.put(5)
+    loops.current().run(queue.emptied)
+    assert sent == [0, 1, 5]
 
 
 # --- Other processes --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
 from ce_nats import DeliveryError, EncodeError, from_nats_message, sync
-from ce_nats.aio import Publisher, PullConsumer, events, flush, publish, request, respond, subscribe
+from ce_nats.aio import Publisher, PullConsumer, connect, events, flush, publish, request, respond, subscribe
 from ce_nats.aio._permissions import ConnectionWatch
 from ce_nats.aio.consumer import _dead_letters as deadletter
 from ce_nats.errors import DecodeError
@@ -263,6 +263,22 @@ async def test_waiting_operations_fail_if_reading_ends(ending, stream, subject, 
         with pytest.raises(DeliveryError, match=REASON):
             await operation
     assert nc.is_closed
+
+
+async def test_connection_is_closed_if_reading_ends_and_the_error_callback_raises(server, js, subject):
+    """A CancelledError of user code does not cancel the closing."""
+
+    async def fail(error):
+        raise asyncio.CancelledError
+
+    async with connect(server.url, error_cb=fail) as nc:
+        received = await subscribe(nc, subject)
+        await raise_in_reading(nc, server)
+        with pytest.raises(DeliveryError) as info:
+            await soon(anext(received))
+        assert info.value.code == "connection-closed"
+        assert nc.is_closed
+    await js.delete_stream("ordered")
 
 
 async def test_flush_fails_if_reading_ends(server):
