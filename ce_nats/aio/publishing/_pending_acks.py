@@ -26,7 +26,8 @@ from .._errors import delivery_errors
 from .._natspy import send_buffer, write_publish_frame
 from .._permissions import ConnectionWatch
 from ._ack_window import AckWindow
-from ._fast_ingest import UNKNOWN, FastIngest, Lane
+from ._fast_ingest import UNKNOWN, FastIngest
+from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply
 from ._stream_lookup import PAUSE_SECONDS, Listeners
 

@@ -1,0 +1,498 @@
+"""
+The messages to one stream, in batches of fast ingest, one batch at a time.
+
+The server (2.15) also counts duplicates of messages that it has proposed to its replicas and not stored yet, which it
+refuses outside of batches. A leader without replicas never stores them. So the end of a batch is only believed if it
+has a stream sequence: the server has stored a message of the batch, and what it proposed before. Otherwise all messages
+were duplicates, and the last one is sent again in a batch of its own, whose reply states whether it is stored. It
+expects a sequence that no stream reaches: a leader that has lost it refuses it, instead of storing it before others.
+Acknowledgements within a batch do not have a sequence, and are believed after such an end, until messages are resent.
+
+A batch ends when the program pauses, with the last message. Messages that the program publishes while the
+acknowledgement is on its way form the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.js.api import PubAck
+
+from ...errors import DeliveryError, ErrorCode
+from ...wire.nats import write_publish
+from .._natspy import write_publish_frame
+from ._ack_window import reports_no_responders
+from ._atomic_lookup import EXPECTED_SEQUENCE
+from ._pending_message import PendingMessage, is_not_stored, refusal
+from ._prepare import MAX_HEADER_BYTES
+from ._stream_lookup import PAUSE_SECONDS
+
+# Messages after which a batch is kept open until the program pauses for longer; also how many are written at once.
+BURST: Final = 32
+_PAUSE_SECONDS: Final = 0.002
+_PING_SECONDS: Final = 0.5
+# Size of payloads that are not collected before they are written.
+_LARGE_BYTES: Final = 2**16
+# First batches without an acknowledgement after which a stream gets ordinary messages.
+_MAX_FAILURES: Final = 3
+
+_START, _APPEND, _COMMIT, _END, _PING = range(5)
+# Error numbers of nats-server: batches are disabled, reply subject or id not valid, too many batches; and unknown id.
+_NOT_POSSIBLE: Final = frozenset({10205, 10206, 10207, 10211})
+_UNKNOWN: Final = 10208
+# Of a message that is not stored. Duplicates are detected before, so this header does not affect them.
+_WRONG_SEQUENCE: Final = 10071
+_IMPOSSIBLE: Final = f"{EXPECTED_SEQUENCE}: {2**63 - 1}\r\n\r\n".encode()
+
+
+class _Reply(msgspec.Struct):
+    """Acknowledgement, gap or error of a batch, or its final PubAck."""
+
+    type: str = ""
+    seq: int = 0
+    msgs: int = 0
+    stream: str = ""
+    domain: str | None = None
+    duplicate: bool | None = None
+    batch: str = ""
+    count: int = 0
+    error: dict[str, Any] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Reply).decode
+
+
+class Owner(Protocol):
+    """The window of unacknowledged messages: see :class:`~._pending_acks.PendingAcks`."""
+
+    nc: Client
+    pending: dict[str, PendingMessage]
+
+    def finish_all(self, items: Iterable[PendingMessage], ack: PubAck) -> None: ...
+
+    def fail(self, token: str, error: DeliveryError) -> None: ...
+
+    def fail_late(self, item: PendingMessage) -> None: ...
+
+    def fail_if_too_large(self, item: PendingMessage) -> bool: ...
+
+    def look_for_stream(self, subject: str) -> None: ...
+
+    def send_alone(self, items: Iterable[PendingMessage]) -> None: ...
+
+
+class Lane:
+    """
+    The messages to one stream, in order: those of the current batch, and those that wait for the next one.
+
+    Args:
+        owner: The unacknowledged messages.
+        inbox: First tokens of the reply subjects.
+        stream: Name of the stream.
+        flow: Number of messages after which the server is to send an acknowledgement.
+        ack_timeout: As for :class:`FastIngest`.
+
+    Attributes:
+        batch: Id of the current batch, or ``""``.
+        is_disabled: Whether the messages of the stream are published in the ordinary way from now on.
+    """
+
+    def __init__(self, owner: Owner, inbox: str, stream: str, *, flow: int, ack_timeout: float) -> None:
+        self._owner = owner
+        self._nc = owner.nc
+        self._pending = owner.pending
+        self._inbox = inbox
+        self._stream = stream
+        self._flow = flow
+        self._ack_timeout = ack_timeout
+        self._loop = asyncio.get_running_loop()
+        # An id of a batch is unique in its stream: a name that nats-py makes, and a number.
+        self._name = owner.nc.new_inbox().rpartition(".")[2]
+        self._batches = 0
+        self.batch = ""
+        self.is_disabled = False
+        self._queue: deque[PendingMessage] = deque()
+        # Messages of the batch after the acknowledged ones, oldest first. The number of the last one is _number.
+        self._sent: deque[PendingMessage] = deque()
+        # _received of these are acknowledged, and _acked are known to be stored.
+        self._number = self._received = self._acked = 0
+        # Whether acknowledgements within a batch are believed.
+        self._is_proven = False
+        # Number of duplicates, if the batch only asks whether the last one of them is stored; else 0.
+        self._unconfirmed = 0
+        self._allowed = flow
+        self._is_ending = False
+        self._errors: dict[int, DeliveryError] = {}
+        self._reconnects = 0
+        self._subject = ""
+        self._failures = 0
+        # Whether replies to a batch have arrived.
+        self._is_possible = False
+        # Whether the first message of the next batch is sent alone, because the last batch stored nothing.
+        self._is_cautious = False
+        # Times: the last acknowledgement, the beginning of the batch, the last ping, the end of a pause.
+        self._progress_at = self._begun_at = self._pinged_at = self._resume_at = 0.0
+        self._is_scheduled = False
+        self._number_at_pause = 0
+        self._pause: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    # --- From the owner -----------------------------------------------------------------------------------------------
+
+    def add(self, item: PendingMessage) -> None:
+        """Send a message after those before it: now, or at the end of this iteration of the loop, or later."""
+        if not self._queue and not self._sent:
+            self._progress_at = time.monotonic()
+        self._queue.append(item)
+        if len(self._queue) >= BURST or len(item.data) >= _LARGE_BYTES:
+            self._send()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_soon)
+
+    def commit(self) -> None:
+        """Send the messages that wait, and end the batch with the last one, if the server allows as many."""
+        self._send(ends=True, is_last=True)
+        if self.batch and self._number and not self._is_ending and not self._queue:
+            self._end_without_message()
+
+    async def emptied(self) -> None:
+        """Wait until no message waits or is unacknowledged."""
+        while (self._queue or self._sent) and not self.is_disabled:
+            self.commit()
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def close(self) -> None:
+        """End the batch, without waiting for its acknowledgement."""
+        self._queue.clear()
+        self.commit()
+        self.batch = ""
+        self.is_disabled = True
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def disable(self) -> None:
+        """Publish all messages in the ordinary way, from now on."""
+        if not self.is_disabled:
+            self.is_disabled = True
+            items = [item for item in (*self._sent, *self._queue) if item.token in self._pending]
+            self._sent.clear()
+            self._queue.clear()
+            self.batch = ""
+            self._emptied.set()
+            self._owner.send_alone(items)
+
+    def check(self) -> None:
+        """Resend, fail or ask for messages that have waited too long."""
+        now = time.monotonic()
+        if self._nc.is_connected and self.batch and (self._sent or self._is_ending):
+            waited = now - max(self._progress_at, self._begun_at)
+            if self._reconnects != self._nc.stats["reconnects"]:
+                self._restart()
+            elif waited >= self._ack_timeout:
+                self._restart(is_failure=not self._acked)
+            elif min(waited, now - self._pinged_at) >= _PING_SECONDS:
+                self._pinged_at = now
+                self._control(_PING, self._number)
+        self._fail_late(now)
+        if self._nc.is_closed:
+            self._sent.clear()
+            self._queue.clear()
+        self._send(ends=True)
+        if not self._sent and not self._queue:
+            self._emptied.set()
+
+    def _fail_late(self, now: float) -> None:
+        is_closed = self._nc.is_closed
+        is_stalled = now - self._progress_at >= self._ack_timeout
+        if not (is_closed or is_stalled or self._resume_at):
+            return
+        for item in [*self._sent, *self._queue]:
+            is_late = now >= item.give_up and (is_stalled or item.last_error is not None)
+            if (is_late or is_closed) and item.token in self._pending:
+                self._owner.fail_late(item)
+
+    # --- Sending ------------------------------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        self._is_scheduled = False
+        self._send(ends=True)
+
+    def _send(self, *, ends: bool = False, is_last: bool = False) -> None:
+        """
+        Send waiting messages, as many as the server allows.
+
+        The last one is kept back while the batch is open, so that the batch ends with a message. A message that only
+        ends it would be received by other subscribers of the subject as well.
+
+        Args:
+            ends: Whether the program has paused, so that a batch of few messages ends with the last one.
+            is_last: Whether a batch of many messages ends, too, because the pause is long.
+        """
+        if self._is_ending or not self._queue or not self._nc.is_connected or self.is_disabled:
+            return
+        if self._resume_at:
+            if time.monotonic() < self._resume_at:
+                return
+            self._resume_at = 0.0
+        if not self.batch:
+            self._begin()
+        room = max(self._received, self._acked) + self._allowed - self._number
+        commits = len(self._queue) <= room and (is_last or (ends and self._number + len(self._queue) < BURST))
+        items = self._take(room if commits else min(room, len(self._queue) - 1))
+        if items:
+            self._write(items, commits=commits)
+            self._is_ending = commits
+        self._watch_for_pause()
+
+    def _begin(self) -> None:
+        self._batches += 1
+        self.batch = f"{self._name}-{self._batches}"
+        self._prefix = f"{self._inbox}.{self.batch}.{self._flow}.fail."
+        self._number = self._received = self._acked = self._unconfirmed = 0
+        # A server that refuses every first message would get all the others again each time.
+        self._allowed = 1 if self._is_cautious else self._flow
+        self._reconnects = self._nc.stats["reconnects"]
+        self._begun_at = time.monotonic()
+
+    def _take(self, room: int) -> list[PendingMessage]:
+        """Remove messages from the queue, without those that have failed meanwhile."""
+        items: list[PendingMessage] = []
+        queue, pending, max_payload = self._queue, self._pending, self._nc.max_payload
+        while queue and len(items) < room:
+            item = queue.popleft()
+            if item.token not in pending:
+                continue
+            if len(item.block) + len(item.data) <= max_payload or not self._owner.fail_if_too_large(item):
+                items.append(item)
+        return items
+
+    def _write(self, items: list[PendingMessage], *, commits: bool) -> None:
+        prefix, number, last = self._prefix, self._number, self._number + len(items)
+        parts: list[bytes] = []
+        add = parts.append
+        total = 0
+        for item in items:
+            number += 1
+            operation = _COMMIT if commits and number == last else _START if number == 1 else _APPEND
+            data, block = item.data, item.block
+            size = len(block) + len(data)
+            # As wire.nats.write_publish() does; joined once for all frames.
+            line = f"HPUB {item.subject} {prefix}{number}.{operation}.$FI {len(block)} {size}\r\n"
+            add(line.encode())
+            add(block)
+            add(data)
+            add(b"\r\n")
+            total += size
+            item.attempts += 1
+            item.last_error = None
+        self._sent.extend(items)
+        self._number = number
+        self._subject = items[-1].subject
+        with suppress(nats.errors.Error):  # the connection was lost meanwhile; check() sends them again
+            write_publish_frame(self._nc, b"".join(parts), total, len(items))
+
+    def _control(self, operation: int, number: int) -> None:
+        """Send a message that is not stored, on a subject of the stream."""
+        frame = write_publish(self._subject, b"", b"", f"{self._prefix}{number}.{operation}.$FI")
+        with suppress(nats.errors.Error):
+            write_publish_frame(self._nc, frame, 0)
+
+    def _end_without_message(self) -> None:
+        self._is_ending = True
+        self._control(_END, self._number + 1)
+
+    def _watch_for_pause(self) -> None:
+        if self._pause is None and not self._is_ending:
+            self._number_at_pause = self._number
+            self._pause = self._loop.call_later(_PAUSE_SECONDS, self._end_if_paused)
+
+    def _end_if_paused(self) -> None:
+        self._pause = None
+        if not self.batch or self._is_ending:
+            return
+        if self._number == self._number_at_pause:
+            self.commit()
+        self._watch_for_pause()
+
+    # --- Replies ------------------------------------------------------------------------------------------------------
+
+    def receive(self, number: int, data: bytes, block: bytes) -> None:
+        """
+        Process a reply to a message of the batch.
+
+        Args:
+            number: Number of the message.
+            data: Payload of the reply.
+            block: Its header block, or ``b""``.
+        """
+        if reports_no_responders(data, block):
+            self._lose_stream()
+            return
+        try:
+            reply = _decode(data)
+        except msgspec.MsgspecError:
+            return  # of another subscriber
+        if reply.type == "ack":
+            self._allowed = 2 * max(1, reply.msgs)
+            if reply.seq > self._received:
+                self._received = reply.seq
+                self._progress_at = time.monotonic()
+            if self._is_proven:
+                self._acknowledge(reply.seq)
+            self._send()
+        elif reply.type == "gap":
+            self._is_ending = True  # the PubAck follows
+        elif reply.error is not None:
+            self._refuse(number, reply)
+        elif reply.batch == self.batch:
+            self._end(reply)
+        elif reply.stream:
+            self.disable()  # an older server, which has stored the message
+
+    def _acknowledge(self, number: int, ack: PubAck | None = None) -> None:
+        """Finish messages up to a number."""
+        count = min(number, self._number) - self._acked
+        if count <= 0:
+            return
+        ack = ack or PubAck(self._stream, 0)
+        self._owner.finish_all([self._sent.popleft() for _ in range(count)], ack)
+        self._acked += count
+        self._is_possible = True
+        self._is_cautious = False
+        self._progress_at = time.monotonic()
+
+    def _refuse(self, number: int, reply: _Reply) -> None:
+        """Process an error. All but the first one end the batch: the server stores nothing after the message."""
+        assert reply.error is not None
+        code = reply.error.get("err_code")
+        if code in _NOT_POSSIBLE:
+            self.disable()
+        elif code == _UNKNOWN:
+            self._restart(is_failure=not self._acked)
+        elif self._unconfirmed:
+            error = None if code == _WRONG_SEQUENCE else refusal(self._stream, reply.error)
+            self._end_confirmation(_Reply(), error)
+        elif number == 1 and reply.type != "err":
+            self._errors[1] = refusal(self._sent[0].subject if self._sent else self._stream, reply.error)
+            self._end(_Reply())
+        else:
+            number = reply.seq if reply.type == "err" else number
+            index = number - self._acked - 1
+            if 0 <= index < len(self._sent):
+                self._errors.setdefault(number, refusal(self._sent[index].subject, reply.error))
+            if reply.type != "err" and not self._is_ending:
+                self._end_without_message()  # the gap makes the server end the batch
+            self._is_ending = True
+
+    def _end(self, reply: _Reply) -> None:
+        """Process the end of the batch: ``count`` messages are stored, the others are not."""
+        if self._unconfirmed:
+            self._end_confirmation(reply)
+            return
+        duplicates = min(reply.count, self._number) - self._acked
+        if duplicates > 0 and not reply.seq:
+            self._confirm(duplicates)
+            return
+        self._is_proven = reply.seq > 0
+        is_single = self._number == 1 and reply.count == 1
+        ack = PubAck(reply.stream, reply.seq, reply.domain, reply.duplicate) if is_single else None
+        self._acknowledge(reply.count, ack)
+        self._is_cautious = not self._acked
+        if not self._acked and not self._errors:
+            self._failures += 1
+        for number, item in enumerate(self._sent, self._acked + 1):
+            if not self._errors:
+                break  # a new leader: messages that it does not know of yet may be stored
+            item.attempts -= 1
+            if number in self._errors and item.token in self._pending:
+                self._process_error(item, self._errors[number])
+        self._requeue()
+        self._send(ends=True)
+
+    def _confirm(self, count: int) -> None:
+        """Ask whether the first messages of the batch are stored, of which all were duplicates."""
+        last = self._sent[count - 1]
+        self._begin()
+        self._is_possible = True
+        self._number, self._unconfirmed, self._is_ending = 1, count, True
+        block = last.block[:-2] + _IMPOSSIBLE
+        size = len(block) + len(last.data)
+        if size > self._nc.max_payload or len(block) > MAX_HEADER_BYTES:
+            block, size = last.block, len(last.block) + len(last.data)
+        frame = write_publish(last.subject, last.data, block, f"{self._prefix}1.{_COMMIT}.$FI")
+        with suppress(nats.errors.Error):  # the connection was lost meanwhile; check() sends all of them again
+            write_publish_frame(self._nc, frame, size)
+
+    def _end_confirmation(self, reply: _Reply, error: DeliveryError | None = None) -> None:
+        """Finish messages if the last one is stored; resend the others, and all after a refusal."""
+        if reply.duplicate:
+            self._number, self._is_proven = self._unconfirmed, True
+            self._acknowledge(self._unconfirmed)
+        elif reply.count:  # it had no room for another header, and a leader that has lost those before has stored it
+            last = self._sent[self._unconfirmed - 1]
+            self._sent.remove(last)
+            self._owner.finish_all([last], PubAck(reply.stream, reply.seq, reply.domain))
+        else:
+            self._sent[0].last_error = error
+            self._resume_at = time.monotonic() + PAUSE_SECONDS
+        self._requeue()
+        self._send(ends=True)
+
+    def _process_error(self, item: PendingMessage, error: DeliveryError) -> None:
+        if is_not_stored(error):
+            item.last_error = error
+            self._resume_at = time.monotonic() + PAUSE_SECONDS
+        else:
+            self._owner.fail(item.token, error if not item.attempts else _uncertain(item.subject, error))
+            self._progress_at = time.monotonic()
+
+    def _restart(self, *, is_failure: bool = False) -> None:
+        """Send all unacknowledged messages again, in a new batch; it is unknown which of them are stored."""
+        self._failures += is_failure
+        self._is_cautious |= is_failure
+        self._requeue()
+        # Later failures end, as an election does, and ordinary messages would lose the order of those that are resent.
+        if self._failures >= _MAX_FAILURES and not self._is_possible:
+            self.disable()
+        else:
+            self._send(ends=True)
+
+    def _lose_stream(self) -> None:
+        """No stream has received a message: look whether one exists, and send again after a pause."""
+        for item in self._sent:
+            item.last_error = DeliveryError(ErrorCode.NO_RESPONDERS, f"{item.subject}: no stream listens")
+        subjects = {item.subject for item in self._sent}
+        self._is_cautious = True
+        self._resume_at = time.monotonic() + PAUSE_SECONDS
+        self._requeue()
+        for subject in subjects:
+            self._owner.look_for_stream(subject)
+
+    def _requeue(self) -> None:
+        self._is_proven = self._is_proven and not self._sent
+        self._unconfirmed = 0
+        self._queue.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._errors.clear()
+        self.batch = ""
+        self._is_ending = False
+        if not self._queue:
+            self._emptied.set()
+
+
+def _uncertain(subject: str, error: DeliveryError) -> DeliveryError:
+    """Return the error of a message whose retry was refused: an attempt before may have been stored."""
+    text = f"{subject}: no acknowledgement arrived, and the retry was refused: {error.message}"
+    late = DeliveryError(ErrorCode.TIMEOUT, text)
+    late.__cause__ = error
+    return late

@@ -1,0 +1,227 @@
+"""The messages to one stream in batches: duplicates, refusals, lost messages and replies, on real servers."""
+
+import asyncio
+import json
+from random import Random
+
+import nats
+import pytest
+
+from ce_nats.aio import Publisher, PublishError
+from ce_nats.aio.jetstream import configure_stream
+from ce_nats.aio.publishing import _lane
+from ce_nats.testing import NatsServer
+from tests.support.batches import expected, ids, ignore, payloads, pending_acks, publish_all, send
+from tests.support.waiting import until
+
+SECONDS = 60
+COUNT = 2_000
+
+# --- Duplicates -------------------------------------------------------------------------------------------------------
+
+
+async def test_duplicates_are_stored_once(js, subject, batched, make_event):
+    for _ in range(2):
+        async with Publisher(js) as publisher:
+            for number in range(COUNT):
+                await publisher.publish(make_event(number), subject)
+        assert publisher.acknowledged == COUNT
+    assert await ids(js, batched) == expected(range(COUNT))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"error": {"code": 409, "err_code": 10158, "description": "message with that id is in process"}},
+        {"stream": "S", "seq": 7, "count": 1},  # another leader has lost the messages before
+    ],
+    ids=["in process", "stored now"],
+)
+async def test_duplicates_are_sent_again_until_the_last_one_is_known_to_be_stored(
+    js, subject, batched, make_event, monkeypatch, reply
+):
+    """In batches the server counts messages as duplicates that it may lose, so the last one is also sent alone."""
+    replies = []
+    receive = _lane.Lane.receive
+
+    def changed(lane, number, data, block):
+        if lane._unconfirmed:
+            replies.append(json.loads(data))
+            if len(replies) == 1:
+                data = json.dumps({**reply, "batch": lane.batch}).encode()
+        receive(lane, number, data, block)
+
+    for publisher in (Publisher(js), Publisher(js)):
+        async with publisher:
+            for number in range(50):
+                await publisher.publish(make_event(number), subject)
+        monkeypatch.setattr(_lane.Lane, "receive", changed)
+    assert [(reply["duplicate"], reply["seq"]) for reply in replies] == [
+        (True, 50),
+        (True, 50 if "error" in reply else 49),
+    ]
+    assert publisher.acknowledged == 50
+    assert await ids(js, batched) == expected(range(50))
+
+
+async def test_duplicates_that_were_lost_are_stored_in_order(js, subject, batched, make_event, monkeypatch):
+    """As after a new leader: the last one of them is not stored before the others."""
+    frames = []
+    write = _lane.Lane._write
+
+    def lose_first_batch(lane, items, *, commits):
+        with monkeypatch.context() as patched:
+            patched.setattr(_lane, "write_publish_frame", lambda *frame: frames.append(frame))
+            write(lane, items, commits=commits)
+        if commits:
+            monkeypatch.setattr(_lane.Lane, "_write", write)
+            end = {"batch": lane.batch, "stream": batched, "count": lane._number, "seq": 0}
+            asyncio.get_running_loop().call_soon(lane.receive, lane._number, json.dumps(end).encode(), b"")
+
+    monkeypatch.setattr(_lane.Lane, "_write", lose_first_batch)
+    async with Publisher(js) as publisher:
+        for number in range(50):
+            await publisher.publish(make_event(number), subject)
+    assert frames
+    assert await ids(js, batched) == expected(range(50))
+
+
+async def test_order_is_kept_however_many_batches_are_lost_after_the_first(
+    js, subject, batched, make_event, monkeypatch
+):
+    """As during an election. Ordinary messages, which are published if no batch is possible, would lose it."""
+    write = _lane.write_publish_frame
+    async with Publisher(js, ack_timeout=0.1) as publisher:
+        await publisher.publish(make_event(0), subject)
+        await publisher.flush()
+        lost = []
+        monkeypatch.setattr(_lane, "write_publish_frame", lambda *frame: lost.append(frame[1]))
+        for number in range(1, 100):
+            await publisher.publish(make_event(number), subject)
+        await until(lambda: sum(b".1." in frame for frame in lost) > 2 * _lane._MAX_FAILURES)
+        monkeypatch.setattr(_lane, "write_publish_frame", write)
+    assert publisher.batched
+    assert await ids(js, batched) == expected(range(100))
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refused", [{0}, {1}, {COUNT - 1}, {5, 6, 7}, {*range(0, COUNT, 100)}], ids=str)
+async def test_refused_events_fail_alone(js, subject, batched, make_event, refused):
+    """Events that are larger than the stream allows."""
+    await configure_stream(js, batched, max_msg_size=1000)
+    events = [make_event(number, "x" * 2000 if number in refused else "x") for number in range(COUNT)]
+    failed = await publish_all(js, events, subject)
+    assert failed == dict.fromkeys(expected(sorted(refused)), "publish-refused")
+    assert await ids(js, batched) == expected(number for number in range(COUNT) if number not in refused)
+
+
+async def test_events_refused_by_a_check_of_their_headers(nc, js, subject, batched):
+    """The server reports these as errors of the batch, and ends it itself."""
+    async with pending_acks(nc) as (acks, outcomes):
+        for number in range(300):
+            extra = (b"Nats-Rollup: sub",) if number % 100 == 50 else ()
+            await send(acks, subject, number, b"Nats-Msg-Id: %d" % number, *extra)
+        await acks.drain()
+    failed = {number: outcome.err_code for number, outcome in outcomes.items() if hasattr(outcome, "err_code")}
+    assert failed == dict.fromkeys([50, 150, 250], 10111)
+    assert await payloads(js, batched) == [number for number in range(300) if number not in failed]
+
+
+async def test_full_stream_refuses_the_rest(js, subject, batched, make_event):
+    await configure_stream(js, batched, max_msgs=700, discard="new")
+    failed = await publish_all(js, [make_event(number) for number in range(1000)], subject)
+    assert await ids(js, batched) == expected(range(700))
+    assert failed == dict.fromkeys(expected(range(700, 1000)), "publish-refused")
+
+
+async def test_deleted_stream_is_an_error(js, subject, batched, make_event):
+    publisher = Publisher(js, retry_timeout=2)
+    await publisher.__aenter__()
+    await publisher.publish(make_event(0), subject)
+    await publisher.flush()
+    await js.delete_stream(batched)
+    for number in range(1, 100):
+        await publisher.publish(make_event(number), subject)
+    with pytest.raises(PublishError) as info:
+        await asyncio.wait_for(publisher.__aexit__(None, None, None), SECONDS)
+    assert len(info.value.failures) == 99
+    assert {failure.error.code for failure in info.value.failures} <= {"no-responders", "timeout"}
+    await js.add_stream(name=batched, subjects=[subject])  # for the fixture
+
+
+# --- Lost messages and replies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched, seed, monkeypatch):
+    """Pieces of what is sent are dropped, and replies: gaps, lost acknowledgements, messages of a forgotten batch."""
+    rng = Random(seed)
+    write, receive = _lane.write_publish_frame, _lane.Lane.receive
+    dropped = []
+
+    def write_some(nc, frame, *sizes):
+        if rng.random() < 0.1 and len(dropped) < 40:
+            dropped.append(frame)
+        else:
+            write(nc, frame, *sizes)
+
+    def receive_some(lane, *reply):
+        if rng.random() < 0.1 and len(dropped) < 40:
+            dropped.append(reply)
+        else:
+            receive(lane, *reply)
+
+    monkeypatch.setattr(_lane, "write_publish_frame", write_some)
+    monkeypatch.setattr(_lane.Lane, "receive", receive_some)
+    monkeypatch.setattr(_lane, "_PING_SECONDS", 0.05)
+    async with pending_acks(nc, window=300) as (acks, outcomes):
+        acks._fast._ack_timeout = 0.5
+        for number in range(COUNT):
+            await send(acks, subject, number, b"Nats-Msg-Id: %d" % number)
+            if rng.random() < 0.01:
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(acks.drain(), SECONDS)
+    assert dropped
+    assert set(outcomes) == set(range(COUNT))
+    assert {ack.stream for ack in outcomes.values()} == {batched}
+    assert await payloads(js, batched) == list(range(COUNT))
+
+
+async def test_killed_server_loses_and_reorders_nothing(make_event):
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=ignore)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"], allow_batched=True)
+
+        async def kill():
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+
+        killing = asyncio.create_task(kill())
+        number = 0
+        async with Publisher(js) as publisher:
+            while number < COUNT or not killing.done():
+                await publisher.publish(make_event(number), "s")
+                number += 1
+        await killing
+        assert publisher.acknowledged == number
+        assert await ids(js, "S") == expected(range(number))
+        await nc.close()
+
+
+async def test_closed_connection_fails_what_is_not_acknowledged(server, js, subject, batched, make_event):
+    nc = await nats.connect(server.url)
+    publisher = Publisher(nc.jetstream())
+    await publisher.__aenter__()
+    for number in range(100):
+        await publisher.publish(make_event(number), subject)
+    await nc.close()
+    with pytest.raises(PublishError) as info:
+        await asyncio.wait_for(publisher.__aexit__(None, None, None), SECONDS)
+    assert {failure.error.code for failure in info.value.failures} == {"timeout"}
+    assert "connection was closed" in str(info.value)
+    assert len(info.value.failures) + publisher.acknowledged == 100
