@@ -48,6 +48,8 @@ class Window(AckWindow[_PendingMessage]):
         ack_timeout: Seconds to wait for an acknowledgement.
     """
 
+    _name = "stan: acknowledgements"
+
     def __init__(self, nc: Client, *, size: int, ack_timeout: float) -> None:
         super().__init__(nc, size)
         self._ack_timeout = ack_timeout
@@ -80,8 +82,8 @@ class Window(AckWindow[_PendingMessage]):
             DeliveryError: ``connection-closed``: the NATS connection; ``buffer-full``; ``permission-denied``:
                 acknowledgements cannot be received.
         """
-        if self._denied is not None:
-            raise self._denied
+        if self._failure is not None:
+            raise self._failure
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         token = self._add(_PendingMessage(subject, ack, guid, time.monotonic() + self._ack_timeout, on_failure))
         try:
@@ -117,7 +119,9 @@ class Window(AckWindow[_PendingMessage]):
         item.on_failure(error)
 
     def _as_own(self, error: DeliveryError) -> DeliveryError:
-        return StanError(error.code, error.message)
+        own = StanError(error.code, error.message)
+        own.__cause__ = error.__cause__
+        return own
 
     async def _check(self) -> None:
         while (token := next(iter(self.pending), None)) and self.pending[token].give_up <= time.monotonic():

@@ -93,9 +93,19 @@ def _check(task: CancellableTask[None], name: str, fail: Callable[[DeliveryError
         cause: BaseException | None = asyncio.CancelledError()
     else:
         cause = task.exception()
-    if cause is None:
-        return
+    if cause is not None:
+        fail(failure(name, cause))
+
+
+def failure(name: str, cause: BaseException) -> DeliveryError:
+    """
+    Log the exception that ended a background task, and return the error for everyone who waits for the task.
+
+    Args:
+        name: Name of the owner of the task.
+        cause: The exception.
+    """
     _log.error("%s: a background task failed", name, exc_info=cause)
     error = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{name}: a background task failed: {cause!r}")
     error.__cause__ = cause
-    fail(error)
+    return error

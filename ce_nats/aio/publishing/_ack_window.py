@@ -8,9 +8,12 @@ status of the server.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 import nats.errors
@@ -22,6 +25,9 @@ from ...errors import CeNatsError, DeliveryError
 from .._errors import delivery_errors
 from .._natspy import SEES_RAW_MESSAGES, RawMessageHook, set_raw_message_hook, subscription_id
 from .._permissions import ConnectionWatch, Denial
+from .._util.supervising import failure, supervise
+
+_log: Final = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
 _NO_RESPONDERS: Final = "503"
@@ -55,6 +61,8 @@ class AckWindow(ABC, Generic[P]):
     """
     Bounded set of unacknowledged messages.
 
+    If a background task fails, or the processing of a reply, then all messages fail, and so does each later one.
+
     Args:
         nc: An open connection.
         size: Maximum number of unacknowledged messages.
@@ -62,6 +70,9 @@ class AckWindow(ABC, Generic[P]):
     Attributes:
         pending: Unacknowledged messages by the last token of their reply subjects; oldest first.
     """
+
+    # Name of the owner, for errors of background tasks.
+    _name: ClassVar[str] = "acknowledgements"
 
     def __init__(self, nc: Client, size: int) -> None:
         self.nc = nc
@@ -71,13 +82,15 @@ class AckWindow(ABC, Generic[P]):
         self._prefix_length = 0
         self._number = 0
         self._changed = asyncio.Event()
-        self._denied: DeliveryError | None = None
+        # Error of each further message: acknowledgements cannot arrive, or a background task has failed.
+        self._failure: DeliveryError | None = None
         self._subscription: Subscription | None = None
-        self._checker: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_open(self) -> bool:
-        return self._checker is not None
+        return self._is_open
 
     @property
     def is_full(self) -> bool:
@@ -94,32 +107,41 @@ class AckWindow(ABC, Generic[P]):
             DeliveryError: ``connection-closed``.
         """
         self._prefix = f"{inbox}."
-        ConnectionWatch.of(self.nc).add(self._on_denial)
         self._prefix_length = len(self._prefix.encode())
-        with delivery_errors("acknowledgements", self.nc):
-            self._subscription = await subscribe_raw(self.nc, f"{self._prefix}*", self._on_reply)
-        self._checker = asyncio.create_task(self._keep_checking())
+        watch = ConnectionWatch.of(self.nc)
+        watch.add(self._on_denied)
+        try:
+            with delivery_errors("acknowledgements", self.nc):
+                self._subscription = await subscribe_raw(self.nc, f"{self._prefix}*", self._on_reply)
+        except BaseException:
+            watch.remove(self._on_denied)
+            raise
+        self._is_open = True
+        self.start_task(self._keep_checking())
 
     async def close(self) -> None:
         """Unsubscribe, and cancel the futures of pending messages."""
-        checker, self._checker = self._checker, None
-        if checker is not None:
-            checker.cancel()
-            await asyncio.gather(checker, return_exceptions=True)
-        ConnectionWatch.of(self.nc).remove(self._on_denial)
-        if self._subscription is not None:
-            await unsubscribe_raw(self.nc, self._subscription)
+        self._is_open = False
+        ConnectionWatch.of(self.nc).remove(self._on_denied)
         for item in self.pending.values():
             item.ack.cancel()
+        self._changed.set()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        # All of the above was done before this task can be cancelled, and so is the first part of the following.
+        if self._subscription is not None:
+            await unsubscribe_raw(self.nc, self._subscription)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_for_slot(self) -> None:
-        """Wait until a message may be added."""
-        while self.is_full:
+        """Wait until a message may be added, or the window is closed."""
+        while self.is_full and self._is_open:
             await self._wait()
 
     async def drain(self) -> None:
-        """Wait until nothing is pending."""
-        while self.pending:
+        """Wait until nothing is pending, or the window is closed."""
+        while self.pending and self._is_open:
             await self._wait()
 
     async def _wait(self) -> None:
@@ -133,10 +155,49 @@ class AckWindow(ABC, Generic[P]):
             if not self.is_full:
                 self._changed.set()
 
+    # --- Failures -----------------------------------------------------------------------------------------------------
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a background task until it ends, or the window is closed."""
+        task = supervise(work, self._name, self._abort)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def guard(self, call: Callable[[], None]) -> None:
+        """
+        Call a function that the event loop or nats-py has called.
+
+        An exception would end nats-py's reading task, or only be logged.
+        """
+        try:
+            call()
+        except (Exception, asyncio.CancelledError) as error:
+            self._abort(failure(self._name, error))
+
+    def _abort(self, error: DeliveryError) -> None:
+        """Fail all messages, and each later one, after a fault of this program."""
+        self._failure = self._as_own(error)
+        for token in list(self.pending):
+            try:
+                self._fail(token, self._failure)
+            except (Exception, asyncio.CancelledError):
+                _log.exception("%s: a failed message could not be reported", self._name)
+        self._changed.set()
+
     def _on_reply(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
         token = subject[self._prefix_length :].decode("latin-1")
         if token in self.pending:  # else it was acknowledged or has failed
-            self._receive(token, data, block or b"")
+            try:  # as guard() does, without a function for each message
+                self._receive(token, data, block or b"")
+            except (Exception, asyncio.CancelledError) as error:
+                self._abort(failure(self._name, error))
+
+    def _on_denied(self, denial: Denial) -> bool:
+        try:
+            return self._on_denial(denial)
+        except (Exception, asyncio.CancelledError) as error:
+            self._abort(failure(self._name, error))
+            return True
 
     # --- For subclasses -----------------------------------------------------------------------------------------------
 
@@ -207,8 +268,8 @@ class AckWindow(ABC, Generic[P]):
         """Fail the message that was denied, or all messages if acknowledgements cannot arrive."""
         inbox = f"{self._prefix}*"
         if denial.is_subscription(inbox):
-            self._denied = self._as_own(denial.error(inbox))
-            self._fail_all(self._denied)
+            self._failure = self._as_own(denial.error(inbox))
+            self._fail_all(self._failure)
             return True
         for token, item in self.pending.items():
             if item.was_sent and denial.is_publish(item.subject):
@@ -221,9 +282,39 @@ async def subscribe_raw(nc: Client, subject: str, hook: RawMessageHook) -> Subsc
     """
     Subscribe, and call a function with each message as received, which takes a tenth of the time of a ``Msg``.
 
+    If the caller is cancelled, the subscription is ended. nats-py ignores a cancellation, and leaves it open.
+
+    Args:
+        nc: An open connection.
+        subject: Subject, wildcards allowed.
+        hook: The function. It must not raise, because nats-py's reading task calls it.
+
     Raises:
         nats.errors.Error: As ``nc.subscribe()`` does.
     """
+    opening = asyncio.ensure_future(_subscribe(nc, subject, hook))
+    try:
+        await asyncio.wait((opening,))
+    except BaseException:
+        opening.add_done_callback(partial(_abandon, nc))
+        opening.cancel()
+        raise
+    return opening.result()
+
+
+# References to tasks that end abandoned subscriptions: the event loop has none.
+_endings: Final[set[asyncio.Task[None]]] = set()
+
+
+def _abandon(nc: Client, opening: asyncio.Task[Subscription]) -> None:
+    """End a subscription that the caller did not wait for."""
+    if not opening.cancelled() and opening.exception() is None:
+        ending = asyncio.ensure_future(unsubscribe_raw(nc, opening.result()))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+
+
+async def _subscribe(nc: Client, subject: str, hook: RawMessageHook) -> Subscription:
     if SEES_RAW_MESSAGES:
         subscription = await nc.subscribe(subject, pending_msgs_limit=0, pending_bytes_limit=0)
 

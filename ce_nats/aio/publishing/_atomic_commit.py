@@ -155,6 +155,8 @@ class Attempt(AckWindow[_Part]):
         batch_id: The id.
     """
 
+    _name = "atomic batch"
+
     def __init__(self, nc: Client, batch: Sequence[tuple[NatsMessage, bytes]], stream: str, ack_timeout: float) -> None:
         super().__init__(nc, _MAX_PARTS)
         self._stream = stream
@@ -194,13 +196,15 @@ class Attempt(AckWindow[_Part]):
             return ack
         assert isinstance(error, DeliveryError)
         failed = self._failed_part or _Failed(error)
-        is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and self._denied is None)
+        is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and self._failure is None)
         return failed if is_final else _Failed(error, may_be_stored=True)
 
     def _is_last(self, position: int) -> bool:
         return position == len(self._batch) - 1
 
     async def _send(self, position: int) -> _Part:
+        if self._failure is not None:
+            raise self._failure
         message, block = self._batch[position]
         block = block[:-2] + batch_lines(self.batch_id, position, is_last=self._is_last(position)) + b"\r\n"
         part = _Part(

@@ -83,6 +83,8 @@ class PendingAcks(AckWindow[PendingMessage]):
             that, JetStream's API is asked whether a stream listens.
     """
 
+    _name = "publisher"
+
     def __init__(
         self,
         nc: Client,
@@ -100,7 +102,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
         self._listeners = Listeners(nc, api_prefix)
-        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._lookups: set[str] = set()
         self._unyielded = 0
         self._fast: FastIngest | None = None
         # Under another prefix, subjects and replies may be mapped between accounts.
@@ -115,12 +117,11 @@ class PendingAcks(AckWindow[PendingMessage]):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        for task in self._lookups.values():
-            task.cancel()
-        if self._fast is not None:
-            await self._fast.close()
-        await self.close()
-        await asyncio.gather(*self._lookups.values(), return_exceptions=True)
+        try:
+            if self._fast is not None:
+                await self._fast.close()
+        finally:
+            await self.close()
 
     async def drain(self) -> None:
         """Wait until nothing is pending."""
@@ -158,8 +159,8 @@ class PendingAcks(AckWindow[PendingMessage]):
             await send_buffer(self.nc)
         if len(self.pending) >= self._size:
             await self.wait_for_slot()
-        if self._denied is not None:
-            raise self._denied
+        if self._failure is not None:
+            raise self._failure
         if not self.is_open:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher must be used inside of its block")
         return self._start(message, block, tag, attempts, lane if isinstance(lane, Lane) else None)
@@ -181,7 +182,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         if self._fast is None or self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
             return None
         lane, nc = self._fast.routes.get(message.subject, UNKNOWN), self.nc
-        if lane is UNKNOWN or self._denied is not None or self._checker is None:
+        if lane is UNKNOWN or self._failure is not None or not self._is_open:
             return None
         if not nc.is_connected or nc.pending_data_size > _BUFFER_BYTES:
             return None
@@ -303,7 +304,8 @@ class PendingAcks(AckWindow[PendingMessage]):
     def look_for_stream(self, subject: str) -> None:
         """Look up whether a stream listens, unless that is known or being looked up."""
         if subject not in self._lookups and (not self.has_stream or self._listeners.was_absent(subject)):
-            self._lookups[subject] = asyncio.create_task(self._look_up(subject))
+            self._lookups.add(subject)
+            self.start_task(self._look_up(subject))
 
     async def _look_up(self, subject: str) -> None:
         try:
@@ -314,7 +316,7 @@ class PendingAcks(AckWindow[PendingMessage]):
                 if item.subject == subject and last and last.code is ErrorCode.NO_RESPONDERS:
                     self._fail(token, error)
         finally:
-            del self._lookups[subject]
+            self._lookups.discard(subject)
 
     async def _check(self) -> None:
         if self._fast is not None:

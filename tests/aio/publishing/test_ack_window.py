@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import weakref
 from contextlib import asynccontextmanager
 
+import nats
 import pytest
 from nats.aio.msg import Msg
 
@@ -12,13 +14,19 @@ from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.publishing import _ack_window
 from ce_nats.aio.publishing._ack_window import AckWindow, Pending, is_no_responders, reports_no_responders
 from tests.support.scripted_server import ACK, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
+from tests.support.waiting import until
 
 
 class Window(AckWindow[Pending]):
-    """Every answer acknowledges its message; ``checks`` counts the calls of the timer."""
+    """
+    Every answer acknowledges its message; ``checks`` counts the calls of the timer.
+
+    ``faults`` has exceptions by the place where they are raised: ``check``, ``receive``, ``failed`` or ``denied``.
+    """
 
     def __init__(self, nc, size):
         super().__init__(nc, size)
+        self.faults = {}
         self.checks = 0
         self.checked = asyncio.Event()
         self.outcomes = []
@@ -30,11 +38,17 @@ class Window(AckWindow[Pending]):
         await self.nc.publish(subject, b"", reply=f"{self._prefix}{token}")
         return token, item
 
+    def _raise(self, place):
+        if place in self.faults:
+            raise self.faults[place]
+
     def _receive(self, token, data, block):
+        self._raise("receive")
         self.blocks.append(block)
         self._finish(token, data)
 
     async def _check(self):
+        self._raise("check")
         self.checks += 1
         self.checked.set()
 
@@ -43,6 +57,11 @@ class Window(AckWindow[Pending]):
 
     def _failed(self, item, error):
         self.outcomes.append(error)
+        self._raise("failed")
+
+    def _on_denial(self, denial):
+        self._raise("denied")
+        return super()._on_denial(denial)
 
 
 @asynccontextmanager
@@ -162,12 +181,14 @@ async def test_dropped_message_frees_its_slot():
 
 
 async def test_close_cancels_pending_futures_and_the_timer():
-    async with opened() as (_, window):
+    async with scripted() as (_, nc):
+        tasks = asyncio.all_tasks()
+        window = Window(nc, 2)
+        await window.open(nc.new_inbox())
         _, item = await window.publish()
         await asyncio.wait_for(window.checked.wait(), SECONDS)
-        timer = window._checker
         await window.close()
-        assert timer.done()
+        assert asyncio.all_tasks() <= tasks
     assert item.ack.cancelled()
     assert not window.is_open
     with pytest.raises(asyncio.CancelledError):
@@ -219,6 +240,34 @@ async def test_close_removes_the_hook_of_its_subscription():
         assert ConnectionWatch.of(nc)._listeners == {}
 
 
+async def test_cancelled_window_leaves_nothing(server):
+    """Neither a subscription, nor a listener for denials, nor a task, wherever it is cancelled."""
+    nc = await nats.connect(server.url, pending_size=1)  # each command waits until it is sent
+    tasks = asyncio.all_tasks()
+
+    async def open_and_close():
+        window = Window(nc, 2)
+        windows.append(weakref.ref(window))
+        await window.open(nc.new_inbox())
+        await window.close()
+
+    for steps in range(1, 1000):
+        windows = []
+        task = asyncio.create_task(open_and_close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        await asyncio.wait((task,))
+        del task
+        await until(lambda: not nc._subs and asyncio.all_tasks() <= tasks)
+        gc.collect()
+        assert windows[0]() is None  # a listener would keep it
+    assert steps > 5
+    await nc.close()
+
+
 async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
     monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
     async with opened(size=10) as (server, window):
@@ -260,6 +309,86 @@ async def test_denied_inbox_fails_all_messages():
         assert [str(error.code) for error in window.outcomes] == ["permission-denied"] * 3
         assert all(item.ack.done() for item in items)
         assert window.pending == {}
+
+
+# --- Faults of this package ------------------------------------------------------------------------------------------
+
+FAULTS = pytest.mark.parametrize(
+    "fault", [RuntimeError("a fault"), asyncio.CancelledError()], ids=["error", "cancelled"]
+)
+
+
+async def check_failed(window, items, fault, caplog):
+    """Check that a fault was logged, and that everyone has got it: messages, and those who wait for a slot."""
+    with pytest.raises(DeliveryError) as info:
+        await asyncio.wait_for(items[0].ack, SECONDS)
+    assert info.value.code == "delivery-failed"
+    assert info.value.__cause__ is fault or type(info.value.__cause__) is type(fault)
+    assert [item.ack.exception() for item in items] == [info.value] * len(items)
+    assert window.outcomes == [info.value] * len(items)
+    await asyncio.wait_for(asyncio.gather(window.drain(), window.wait_for_slot()), SECONDS)
+    assert "acknowledgements: a background task failed" in caplog.text
+    await window.nc.flush()  # nats-py still reads
+
+
+@FAULTS
+async def test_fault_of_the_timer_fails_all_messages(fault, caplog):
+    async with opened() as (_, window):
+        items = [(await window.publish())[1] for _ in range(2)]
+        waiting = asyncio.create_task(window.wait_for_slot())
+        window.faults["check"] = fault
+        await check_failed(window, items, fault, caplog)
+        await asyncio.wait_for(waiting, SECONDS)
+
+
+@FAULTS
+async def test_fault_while_a_reply_is_processed_fails_all_messages(fault, caplog):
+    """nats-py's reading task calls the window, and would end."""
+    async with opened() as (server, window):
+        items = [(await window.publish())[1] for _ in range(2)]
+        window.faults["receive"] = fault
+        await server.receives(2)
+        server.send(server.received[1], ACK)
+        await check_failed(window, items, fault, caplog)
+
+
+@FAULTS
+async def test_fault_while_a_denial_is_processed_fails_all_messages(fault, caplog):
+    async with opened() as (server, window):
+        items = [(await window.publish())[1] for _ in range(2)]
+        window.faults["denied"] = fault
+        await server.receives(2)
+        server.writer.write(b"-ERR 'Permissions Violation for Publish to \"orders\"'\r\n")
+        await check_failed(window, items, fault, caplog)
+
+
+@FAULTS
+async def test_fault_of_another_task_fails_all_messages(fault, caplog):
+    async def work():
+        raise fault
+
+    async with opened() as (_, window):
+        items = [(await window.publish())[1] for _ in range(2)]
+        window.start_task(work())
+        await check_failed(window, items, fault, caplog)
+
+
+@FAULTS
+async def test_fault_while_a_failure_is_reported_does_not_stop_others(fault, caplog):
+    async with opened() as (_, window):
+        items = [(await window.publish())[1] for _ in range(2)]
+        window.faults.update(check=ZeroDivisionError(), failed=fault)
+        await check_failed(window, items, ZeroDivisionError(), caplog)
+
+
+async def test_waiting_ends_when_the_window_is_closed():
+    async with opened() as (_, window):
+        for _ in range(2):
+            await window.publish()
+        waiting = [asyncio.create_task(window.wait_for_slot()), asyncio.create_task(window.drain())]
+        await asyncio.sleep(0)
+        await window.close()
+        await asyncio.wait_for(asyncio.gather(*waiting), SECONDS)
 
 
 async def test_error_of_a_message_that_is_not_awaited_is_not_logged():
