@@ -151,11 +151,13 @@ class StreamOnSubject(NamedTuple):
         subjects: Its subjects, which may have wildcards.
         accepts_batches: Whether it accepts batches of fast ingest. The acknowledgement of each message matters to a
             stream of counters, which therefore counts as one that does not.
+        last: Sequence of its last message.
     """
 
     name: str
     subjects: list[str]
     accepts_batches: bool
+    last: int
 
 
 class Lag(NamedTuple):
@@ -374,16 +376,25 @@ class StreamApi:
         return (await self._request(_Configured, stream, f"STREAM.UPDATE.{stream}", config)).config
 
     async def stream_on(self, subject: str) -> StreamOnSubject | None:
-        """Return the stream that listens on a subject; None if there is none, or if the API does not respond."""
-        try:
-            names = await self.names_on(subject)
-            if len(names) != 1:
-                return None
-            config, state = await self.config_and_state(names[0])
-        except DeliveryError:
-            return None
+        """
+        Return the stream that listens on a subject, or None.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        names = await self.names_on(subject)
+        return await self.stream_named(names[0]) if len(names) == 1 else None
+
+    async def stream_named(self, stream: str) -> StreamOnSubject:
+        """
+        Return the subjects of a stream, and whether it accepts batches.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        config, state = await self.config_and_state(stream)
         accepts = config.get("allow_batched") and not config.get("allow_msg_counter") and not config.get("no_ack")
-        return StreamOnSubject(state.name, config.get("subjects") or [], bool(accepts))
+        return StreamOnSubject(state.name, config.get("subjects") or [], bool(accepts), state.last)
 
     async def why_no_stream(self, subject: str) -> str | None:
         """

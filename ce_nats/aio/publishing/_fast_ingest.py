@@ -5,35 +5,43 @@ A stream with ``allow_batched`` (nats-server 2.14) accepts messages whose reply 
 stores them in order; if one is missing, it ends the batch before it. So every message of a batch up to the last
 acknowledged one is stored, and those after it are resent in a new batch; by their ``Nats-Msg-Id`` the stream stores
 none twice. There is one batch at a time for each stream, so that its order is kept.
+
+If a stream refuses a message because it does not know the batch, the subject may have moved to another stream. Then the
+streams are looked up again before anything is resent, and the messages go to the lanes of their streams, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import nats.errors
 from nats.aio.subscription import Subscription
 
 from ..._settings import DEFAULT_PREFIX
-from ...subjects import covers
-from .._jetstream_api import StreamApi
+from ...errors import DeliveryError, ErrorCode
+from .._jetstream_api import StreamApi, StreamOnSubject
 from .._natspy import is_server_from
 from ._ack_window import subscribe_raw, unsubscribe_raw
-from ._lane import Lane, Owner
+from ._lane import PING, Lane, Owner
+from ._pending_message import PendingMessage
+from ._routes import UNKNOWN, Routes
 
 _MAX_FLOW: Final = 500
-# Subjects that are looked up in vain; then further ones are published in the ordinary way.
+# Lookups in vain after which further subjects are not looked up.
 _MAX_MISSES: Final = 16
-_MAX_ROUTES: Final = 4096
 # Seconds to wait for a response about a stream, and to repeat the request. An election is awaited: if messages were
 # published one by one meanwhile, those that are resent would be stored after later ones.
 _LOOKUP_SECONDS: Final = 2.0
 _LOOKUP_RETRY_SECONDS: Final = 10.0
+_RENEWAL_SECONDS: Final = 0.5
+# Subjects of a batch whose last message is looked up.
+_MAX_LOOKUPS: Final = 8
 
-# In place of the lane of a subject that was not looked up.
-UNKNOWN: Final = object()
+_PING: Final = b"%d" % PING
 
 
 class FastIngest:
@@ -56,10 +64,12 @@ class FastIngest:
         self._flow = max(1, min(_MAX_FLOW, window // 4))
         self._ack_timeout = ack_timeout
         self._retry_timeout = min(retry_timeout, _LOOKUP_RETRY_SECONDS)
-        self.routes: dict[str, Lane | None] = {}
-        self._streams: list[tuple[list[str], Lane | None]] = []
+        self._routes: Routes[Lane] = Routes()
+        self.routes = self._routes.by_subject
         self._misses = 0
         self._lanes: list[Lane] = []
+        # Messages whose subject has lost its stream. They wait here, so that those to the stream do not wait for them.
+        self._without_stream: Lane | None = None
         self._lock = asyncio.Lock()
         self._inbox = ""
         self._subscription: Subscription | None = None
@@ -70,35 +80,60 @@ class FastIngest:
             return self.routes[subject]
         async with self._lock:
             if subject not in self.routes:
-                lane = await self._look_up(subject)
-                if len(self.routes) >= _MAX_ROUTES:
-                    self.routes.clear()
-                self.routes[subject] = lane
+                lane = self._routes.find(subject)
+                if lane is UNKNOWN:
+                    lane = await self._look_up(subject)
+                self._routes.remember(subject, cast("Lane | None", lane))
             return self.routes[subject]
 
     async def emptied(self, subject: str) -> None:
         """Wait until a message on a subject that is not sent in a batch does not overtake one that is."""
-        for patterns, lane in self._streams:
-            if lane is not None and any(covers(pattern, subject) for pattern in patterns):
-                await lane.emptied()
+        for lane in self._routes.lanes_on(subject):
+            await lane.emptied()
+        if self._without_stream is not None and subject in self._without_stream.subjects:
+            await self._without_stream.emptied()
+
+    def _api(self, timeout: float = _LOOKUP_SECONDS) -> StreamApi:
+        return StreamApi(self._nc, DEFAULT_PREFIX, timeout, self._retry_timeout)
 
     async def _look_up(self, subject: str) -> Lane | None:
-        for patterns, lane in self._streams:
-            if any(covers(pattern, subject) for pattern in patterns):
-                return lane
         if self._misses >= _MAX_MISSES or not is_server_from(self._nc, (2, 14)):
             return None
-        api = StreamApi(self._nc, DEFAULT_PREFIX, _LOOKUP_SECONDS, self._retry_timeout)
-        found = await api.stream_on(subject)
-        if found is None:
+        try:
+            found = await self._api().stream_on(subject)
+        except DeliveryError:
             self._misses += 1
             return None
+        if found is None:
+            self._misses += 1
+            return self._lane_without_stream() if self._lanes else None
+        self._misses = 0
+        return await self._add(found)
+
+    async def _add(self, found: StreamOnSubject) -> Lane | None:
+        """Set the result of a lookup, and return the lane of the stream."""
         lane = None
         if found.accepts_batches and await self._subscribed():
-            lane = Lane(self._owner, self._inbox, found.name, flow=self._flow, ack_timeout=self._ack_timeout)
-            self._lanes.append(lane)
-        self._streams.append((found.subjects, lane))
+            lane = self._routes.lane_of(found.name) or self._new_lane(found.name, found.last)
+        self._set_stream(found.name, found.subjects, lane)
         return lane
+
+    def _set_stream(self, name: str, patterns: Sequence[str], lane: Lane | None) -> None:
+        """Set the result of a lookup. Later messages on a subject must not overtake those that wait in another lane."""
+        self._routes.set_stream(name, patterns, lane)
+        for one in self._lanes:
+            for subject in one.subjects:
+                self._routes.remember(subject, one)
+
+    def _new_lane(self, stream: str, last: int) -> Lane:
+        lane = Lane(self._owner, self._inbox, stream, last, self._renew, flow=self._flow, ack_timeout=self._ack_timeout)
+        self._lanes.append(lane)
+        return lane
+
+    def _lane_without_stream(self) -> Lane:
+        if self._without_stream is None:
+            self._without_stream = self._new_lane("", 0)
+        return self._without_stream
 
     async def _subscribed(self) -> bool:
         """Subscribe to the replies, once; return False if that is not possible."""
@@ -132,4 +167,99 @@ class FastIngest:
         batch, number = words[1].decode("latin-1"), int(words[4][:18])
         for lane in self._lanes:
             if lane.batch == batch:
-                lane.receive(number, data, block or b"")
+                is_ping = words[5] == _PING
+                self._owner.guard(partial(lane.receive, number, data, block or b"", is_ping=is_ping))
+
+    # --- Subjects that move to another stream -------------------------------------------------------------------------
+
+    def _renew(self, lane: Lane) -> None:
+        """Look up again which streams the messages of a suspended lane belong to, and resume it."""
+        self._owner.start_task(self._renew_routes(lane))
+
+    async def _renew_routes(self, lane: Lane) -> None:
+        found: dict[str, Lane | None] = {}
+        async with self._lock:
+            try:
+                fresh = await self._look_up_again(lane)
+                # Messages that are published meanwhile are added to the lane, or wait for the lock.
+                while missing := [subject for subject in lane.subjects if subject not in found]:
+                    await self._find_all_again(lane, missing, fresh, found)
+                    await self._end_batch(lane, found)
+            except DeliveryError:
+                found = {}  # no answer; ask again after the next refusal
+            self._distribute(lane.resume(found), found)
+
+    async def _look_up_again(self, lane: Lane) -> set[str]:
+        """Set the present subjects of the stream of a lane, and return its name."""
+        if not lane.stream:
+            return set()
+        try:
+            await self._add(await self._api(_RENEWAL_SECONDS).stream_named(lane.stream))
+        except DeliveryError as error:
+            if error.code is not ErrorCode.STREAM_NOT_FOUND:
+                raise
+            self._set_stream(lane.stream, [], lane)
+        return {lane.stream}
+
+    async def _find_all_again(
+        self, lane: Lane, subjects: Iterable[str], fresh: set[str], found: dict[str, Lane | None]
+    ) -> None:
+        """Add the lanes of subjects; after many lookups in vain the others stay for the time being."""
+        misses = 0
+        for subject in subjects:
+            found[subject] = lane if misses >= _MAX_MISSES else await self._find_again(subject, fresh)
+            misses += found[subject] is self._without_stream
+
+    async def _find_again(self, subject: str, fresh: set[str]) -> Lane | None:
+        """
+        Return the lane of a subject, None if its stream accepts no batches.
+
+        Args:
+            subject: The subject.
+            fresh: Names of the streams that were looked up meanwhile; a further name is added.
+        """
+        lane = self._routes.find(subject, fresh)
+        if lane is not UNKNOWN:
+            return cast("Lane | None", lane)
+        found = await self._api(_RENEWAL_SECONDS).stream_on(subject)
+        if found is not None:
+            fresh.add(found.name)
+            return await self._add(found)
+        return self._lane_without_stream()
+
+    async def _end_batch(self, lane: Lane, found: Mapping[str, Lane | None]) -> None:
+        """Find out which messages the stream of a suspended lane has stored, if some leave it: these are not resent."""
+        staying = [subject for subject in lane.subjects if found.get(subject) is lane]
+        if len(staying) == len(lane.subjects):
+            return
+        if staying:
+            await lane.end_batch(staying[0])
+        elif lane.stream:
+            await self._find_stored(lane)
+
+    async def _find_stored(self, lane: Lane) -> None:
+        """
+        Look for the last message of a batch in the stream, for which the connection needs permission.
+
+        A batch is stored in order, so messages before it are stored, too.
+        """
+        for subject in lane.sent_subjects[:_MAX_LOOKUPS]:
+            with suppress(DeliveryError):
+                api = self._api().without_retries()
+                stored = await api.stored(lane.stream, {"last_by_subj": subject})
+                if stored is not None:
+                    lane.note_stored(subject, stored.seq, stored.hdrs)
+
+    def _distribute(self, items: Iterable[PendingMessage], found: Mapping[str, Lane | None]) -> None:
+        """Pass on the messages that have left a lane."""
+        by_lane: dict[Lane | None, list[PendingMessage]] = {}
+        for item in items:
+            target = found[item.subject]
+            by_lane.setdefault(None if target is None or target.is_disabled else target, []).append(item)
+        for target, part in by_lane.items():
+            if target is None:
+                self._owner.send_alone(part)
+            else:
+                target.adopt(part)
+            for item in part:
+                self._routes.remember(item.subject, target)

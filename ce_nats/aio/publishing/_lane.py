@@ -10,6 +10,10 @@ Acknowledgements within a batch do not have a sequence, and are believed after s
 
 A batch ends when the program pauses, with the last message. Messages that the program publishes while the
 acknowledgement is on its way form the next batch.
+
+If the stream does not know the batch, or another one replies, the lane is suspended: it sends nothing until it is known
+which of its messages still belong to the stream. If these were resent at once, to a stream that has only some of their
+subjects, each attempt would fail at the first message for the other stream.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -31,7 +35,7 @@ from ...wire.nats import write_publish
 from .._natspy import write_publish_frame
 from ._ack_window import reports_no_responders
 from ._atomic_lookup import EXPECTED_SEQUENCE
-from ._pending_message import PendingMessage, is_not_stored, refusal
+from ._pending_message import PendingMessage, is_not_stored, message_id, refusal
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS
 
@@ -44,9 +48,10 @@ _LARGE_BYTES: Final = 2**16
 # First batches without an acknowledgement after which a stream gets ordinary messages.
 _MAX_FAILURES: Final = 3
 
-_START, _APPEND, _COMMIT, _END, _PING = range(5)
-# Error numbers of nats-server: batches are disabled, reply subject or id not valid, too many batches; and unknown id.
-_NOT_POSSIBLE: Final = frozenset({10205, 10206, 10207, 10211})
+_START, _APPEND, _COMMIT, _END, PING = range(5)
+# Error numbers of nats-server: reply subject or id not valid, too many batches; batches are disabled, unknown id.
+_NOT_POSSIBLE: Final = frozenset({10206, 10207, 10211})
+_DISABLED: Final = 10205
 _UNKNOWN: Final = 10208
 # Of a message that is not stored. Duplicates are detected before, so this header does not affect them.
 _WRONG_SEQUENCE: Final = 10071
@@ -76,7 +81,11 @@ class Owner(Protocol):
     nc: Client
     pending: dict[str, PendingMessage]
 
-    def finish_all(self, items: Iterable[PendingMessage], ack: PubAck) -> None: ...
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def guard(self, call: Callable[[], None]) -> None: ...
+
+    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> None: ...
 
     def fail(self, token: str, error: DeliveryError) -> None: ...
 
@@ -96,21 +105,37 @@ class Lane:
     Args:
         owner: The unacknowledged messages.
         inbox: First tokens of the reply subjects.
-        stream: Name of the stream.
+        stream: Name of the stream; ``""`` for subjects that have no stream for the time being.
+        last: Sequence of the last message of the stream, before the first one of this lane.
+        refused: Called with this lane when it is suspended. Looks up the streams of its messages, and calls
+            :meth:`resume`.
         flow: Number of messages after which the server is to send an acknowledgement.
         ack_timeout: As for :class:`FastIngest`.
 
     Attributes:
+        stream: Name of the stream.
         batch: Id of the current batch, or ``""``.
         is_disabled: Whether the messages of the stream are published in the ordinary way from now on.
     """
 
-    def __init__(self, owner: Owner, inbox: str, stream: str, *, flow: int, ack_timeout: float) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        inbox: str,
+        stream: str,
+        last: int,
+        refused: Callable[[Lane], None],
+        *,
+        flow: int,
+        ack_timeout: float,
+    ) -> None:
         self._owner = owner
         self._nc = owner.nc
         self._pending = owner.pending
         self._inbox = inbox
-        self._stream = stream
+        self.stream = stream
+        self._last = last
+        self._refused = refused
         self._flow = flow
         self._ack_timeout = ack_timeout
         self._loop = asyncio.get_running_loop()
@@ -130,6 +155,15 @@ class Lane:
         self._unconfirmed = 0
         self._allowed = flow
         self._is_ending = False
+        self._is_suspended = False
+        # Set when the batch has ended.
+        self._ended = asyncio.Event()
+        # Names of streams whose replies are expected: that of the lane, and one that the server maps subjects to.
+        self._names = {stream}
+        # Suspensions in a row after which all messages belonged to the stream as before.
+        self._futile = 0
+        # Whether the server has reported that the stream, or another one, accepts no batches.
+        self._was_refused = False
         self._errors: dict[int, DeliveryError] = {}
         self._reconnects = 0
         self._subject = ""
@@ -156,12 +190,13 @@ class Lane:
             self._send()
         elif not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._send_soon)
+            self._loop.call_soon(self._owner.guard, self._send_soon)
 
     def commit(self) -> None:
         """Send the messages that wait, and end the batch with the last one, if the server allows as many."""
         self._send(ends=True, is_last=True)
-        if self.batch and self._number and not self._is_ending and not self._queue:
+        is_open = self.batch and self._number and not (self._is_ending or self._is_suspended)
+        if is_open and not self._queue:
             self._end_without_message()
 
     async def emptied(self) -> None:
@@ -194,7 +229,8 @@ class Lane:
     def check(self) -> None:
         """Resend, fail or ask for messages that have waited too long."""
         now = time.monotonic()
-        if self._nc.is_connected and self.batch and (self._sent or self._is_ending):
+        is_waiting = self.batch and (self._sent or self._is_ending) and not self._is_suspended
+        if self._nc.is_connected and is_waiting:
             waited = now - max(self._progress_at, self._begun_at)
             if self._reconnects != self._nc.stats["reconnects"]:
                 self._restart()
@@ -202,7 +238,7 @@ class Lane:
                 self._restart(is_failure=not self._acked)
             elif min(waited, now - self._pinged_at) >= _PING_SECONDS:
                 self._pinged_at = now
-                self._control(_PING, self._number)
+                self._control(PING, self._number)
         self._fail_late(now)
         if self._nc.is_closed:
             self._sent.clear()
@@ -238,7 +274,9 @@ class Lane:
             ends: Whether the program has paused, so that a batch of few messages ends with the last one.
             is_last: Whether a batch of many messages ends, too, because the pause is long.
         """
-        if self._is_ending or not self._queue or not self._nc.is_connected or self.is_disabled:
+        if not self._queue or not self._nc.is_connected:
+            return
+        if self._is_ending or self._is_suspended or self.is_disabled:
             return
         if self._resume_at:
             if time.monotonic() < self._resume_at:
@@ -314,11 +352,11 @@ class Lane:
     def _watch_for_pause(self) -> None:
         if self._pause is None and not self._is_ending:
             self._number_at_pause = self._number
-            self._pause = self._loop.call_later(_PAUSE_SECONDS, self._end_if_paused)
+            self._pause = self._loop.call_later(_PAUSE_SECONDS, self._owner.guard, self._end_if_paused)
 
     def _end_if_paused(self) -> None:
         self._pause = None
-        if not self.batch or self._is_ending:
+        if not self.batch or self._is_ending or self._is_suspended:
             return
         if self._number == self._number_at_pause:
             self.commit()
@@ -326,7 +364,7 @@ class Lane:
 
     # --- Replies ------------------------------------------------------------------------------------------------------
 
-    def receive(self, number: int, data: bytes, block: bytes) -> None:
+    def receive(self, number: int, data: bytes, block: bytes, *, is_ping: bool = False) -> None:
         """
         Process a reply to a message of the batch.
 
@@ -334,9 +372,10 @@ class Lane:
             number: Number of the message.
             data: Payload of the reply.
             block: Its header block, or ``b""``.
+            is_ping: Whether it is the reply to a ping, which has the number of the last message.
         """
         if reports_no_responders(data, block):
-            self._lose_stream()
+            self._lose_stream(number + is_ping)
             return
         try:
             reply = _decode(data)
@@ -360,11 +399,11 @@ class Lane:
             self.disable()  # an older server, which has stored the message
 
     def _acknowledge(self, number: int, ack: PubAck | None = None) -> None:
-        """Finish messages up to a number."""
+        """Finish messages up to a number; by default with an acknowledgement without a sequence."""
         count = min(number, self._number) - self._acked
         if count <= 0:
             return
-        ack = ack or PubAck(self._stream, 0)
+        ack = ack or PubAck(self.stream, 0)
         self._owner.finish_all([self._sent.popleft() for _ in range(count)], ack)
         self._acked += count
         self._is_possible = True
@@ -377,20 +416,24 @@ class Lane:
         code = reply.error.get("err_code")
         if code in _NOT_POSSIBLE:
             self.disable()
-        elif code == _UNKNOWN:
-            self._restart(is_failure=not self._acked)
+        elif code in (_UNKNOWN, _DISABLED):
+            if not self._is_suspended:
+                self._was_refused = code == _DISABLED
+                self._suspend()
+            elif number > self._number:  # the answer to end_batch(): it had ended before
+                self._ended.set()
         elif self._unconfirmed:
-            error = None if code == _WRONG_SEQUENCE else refusal(self._stream, reply.error)
+            error = None if code == _WRONG_SEQUENCE else refusal(self.stream, reply.error)
             self._end_confirmation(_Reply(), error)
         elif number == 1 and reply.type != "err":
-            self._errors[1] = refusal(self._sent[0].subject if self._sent else self._stream, reply.error)
+            self._errors[1] = refusal(self._sent[0].subject if self._sent else self.stream, reply.error)
             self._end(_Reply())
         else:
             number = reply.seq if reply.type == "err" else number
             index = number - self._acked - 1
             if 0 <= index < len(self._sent):
                 self._errors.setdefault(number, refusal(self._sent[index].subject, reply.error))
-            if reply.type != "err" and not self._is_ending:
+            if reply.type != "err" and not (self._is_ending or self._is_suspended):
                 self._end_without_message()  # the gap makes the server end the batch
             self._is_ending = True
 
@@ -400,13 +443,16 @@ class Lane:
             self._end_confirmation(reply)
             return
         duplicates = min(reply.count, self._number) - self._acked
-        if duplicates > 0 and not reply.seq:
+        if duplicates > 0 and not reply.seq and not self._is_suspended:
             self._confirm(duplicates)
             return
         self._is_proven = reply.seq > 0
-        is_single = self._number == 1 and reply.count == 1
-        ack = PubAck(reply.stream, reply.seq, reply.domain, reply.duplicate) if is_single else None
-        self._acknowledge(reply.count, ack)
+        if duplicates > 0 and reply.seq:
+            is_single = self._number == 1
+            duplicate = reply.duplicate if is_single else None
+            ack = PubAck(reply.stream, reply.seq if is_single else 0, reply.domain, duplicate)
+            self._acknowledge(reply.count, ack)
+            self._futile = 0
         self._is_cautious = not self._acked
         if not self._acked and not self._errors:
             self._failures += 1
@@ -417,6 +463,9 @@ class Lane:
             if number in self._errors and item.token in self._pending:
                 self._process_error(item, self._errors[number])
         self._requeue()
+        if reply.stream and reply.stream not in self._names and not self._is_suspended:
+            self._names.add(reply.stream)
+            self._suspend()
         self._send(ends=True)
 
     def _confirm(self, count: int) -> None:
@@ -467,15 +516,103 @@ class Lane:
         else:
             self._send(ends=True)
 
-    def _lose_stream(self) -> None:
-        """No stream has received a message: look whether one exists, and send again after a pause."""
-        for item in self._sent:
+    # --- Other streams ------------------------------------------------------------------------------------------------
+
+    def _suspend(self) -> None:
+        """Send nothing until :meth:`resume` is called. Replies to the batch are still processed."""
+        self._is_suspended = True
+        self._refused(self)
+
+    @property
+    def subjects(self) -> list[str]:
+        """Subjects of all messages that are not acknowledged, in their order."""
+        return _subjects(item for item in (*self._sent, *self._queue) if item.token in self._pending)
+
+    @property
+    def sent_subjects(self) -> list[str]:
+        """Subjects of the messages of the batch that are not acknowledged."""
+        return _subjects(item for item in self._sent if item.token in self._pending)
+
+    def note_stored(self, subject: str, sequence: int, block: bytes) -> None:
+        """
+        Finish the messages up to one that the stream has stored.
+
+        Args:
+            subject: Its subject.
+            sequence: Its sequence in the stream.
+            block: Its header block.
+        """
+        identifier = message_id(block)
+        if sequence <= self._last or not identifier:
+            return  # stored before the first message of this lane
+        for number, item in enumerate(self._sent, self._acked + 1):
+            if item.subject == subject and message_id(item.block) == identifier:
+                self._acknowledge(number)
+                return
+
+    async def end_batch(self, subject: str) -> None:
+        """
+        End the batch of a suspended lane, and wait for the reply, which says how many messages are stored.
+
+        Args:
+            subject: Subject of the stream.
+        """
+        if self.batch and self._sent:
+            self._ended.clear()
+            self._subject = subject
+            self._end_without_message()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), self._ack_timeout)
+
+    def resume(self, found: Mapping[str, Lane | None]) -> list[PendingMessage]:
+        """
+        Resend the messages of a suspended lane, without those that belong to another one, and return the latter.
+
+        Args:
+            found: Lanes by subject, None for messages that are published one by one; other subjects have not changed.
+        """
+        self._is_suspended, was_refused = False, self._was_refused
+        self._was_refused = False
+        self._requeue()
+        leaving: list[PendingMessage] = []
+        staying: deque[PendingMessage] = deque()
+        for item in self._queue:
+            if item.token in self._pending:
+                (staying if found.get(item.subject, self) is self else leaving).append(item)
+        self._queue = staying
+        if not staying:
+            self._emptied.set()
+        if leaving:
+            self._names = {self.stream}
+            self._futile, self._resume_at = 0, 0.0
+        elif was_refused:
+            self.disable()
+        else:
+            self._futile += 1
+            if self._futile > 1:
+                self._resume_at = time.monotonic() + PAUSE_SECONDS
+        self._restart(is_failure=not (leaving or self._acked))
+        return leaving
+
+    def adopt(self, items: Iterable[PendingMessage]) -> None:
+        """Send messages that have left another lane, in the order in which all were published, with later ones."""
+        if not self._queue and not self._sent:
+            self._progress_at = time.monotonic()
+        self._queue = deque(sorted([*self._queue, *items], key=lambda item: int(item.token)))
+        self._send(ends=True)
+
+    def _lose_stream(self, number: int) -> None:
+        """No stream has received a message, nor stored any after it: look for the streams, and resend after a pause."""
+        if self._is_suspended:
+            return
+        lost = list(self._sent)[max(0, number - self._acked - 1) :]
+        for item in lost:
             item.last_error = DeliveryError(ErrorCode.NO_RESPONDERS, f"{item.subject}: no stream listens")
-        subjects = {item.subject for item in self._sent}
+            item.attempts -= 1
         self._is_cautious = True
         self._resume_at = time.monotonic() + PAUSE_SECONDS
-        self._requeue()
-        for subject in subjects:
+        self._suspend()
+        for subject in _subjects(lost):
             self._owner.look_for_stream(subject)
 
     def _requeue(self) -> None:
@@ -486,8 +623,13 @@ class Lane:
         self._errors.clear()
         self.batch = ""
         self._is_ending = False
+        self._ended.set()
         if not self._queue:
             self._emptied.set()
+
+
+def _subjects(items: Iterable[PendingMessage]) -> list[str]:
+    return list(dict.fromkeys(item.subject for item in items))
 
 
 def _uncertain(subject: str, error: DeliveryError) -> DeliveryError:

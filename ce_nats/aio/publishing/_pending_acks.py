@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -26,9 +26,10 @@ from .._errors import delivery_errors
 from .._natspy import send_buffer, write_publish_frame
 from .._permissions import ConnectionWatch
 from ._ack_window import AckWindow
-from ._fast_ingest import UNKNOWN, FastIngest
+from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply
+from ._routes import UNKNOWN
 from ._stream_lookup import PAUSE_SECONDS, Listeners
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
@@ -144,24 +145,29 @@ class PendingAcks(AckWindow[PendingMessage]):
                 outside of the block; ``permission-denied``: acknowledgements cannot arrive.
         """
         subject = message.subject
-        fast = self._fast
-        lane = None
-        if fast is not None:
-            is_batched = has_copy_detection(block)
-            lane = fast.routes.get(subject, UNKNOWN) if is_batched else UNKNOWN
-            if lane is UNKNOWN:
-                lane = await self._lane(fast, subject, is_batched=is_batched)
+        fast = self._fast if self._is_open else None
+        is_batched = fast is not None and has_copy_detection(block)
+        if fast is not None and not is_batched:
+            await fast.emptied(subject)
         self._unyielded += 1
         if self._unyielded >= _YIELD_MESSAGES:
             self._unyielded = 0
             await asyncio.sleep(0)
         if self.nc.pending_data_size > _BUFFER_BYTES:
             await send_buffer(self.nc)
-        if len(self.pending) >= self._size:
+        lane = None
+        while True:  # while it waits, the subject may move to another stream, or the window be filled
+            if fast is not None and is_batched and self._is_open:
+                lane = fast.routes.get(subject, UNKNOWN)
+                if lane is UNKNOWN:
+                    await fast.look_up(subject)
+                    continue
+            if len(self.pending) < self._size or not self._is_open:
+                break
             await self.wait_for_slot()
         if self._failure is not None:
             raise self._failure
-        if not self.is_open:
+        if not self._is_open:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher must be used inside of its block")
         return self._start(message, block, tag, attempts, lane if isinstance(lane, Lane) else None)
 
@@ -209,15 +215,6 @@ class PendingAcks(AckWindow[PendingMessage]):
                 raise
         return item
 
-    async def _lane(self, fast: FastIngest, subject: str, *, is_batched: bool) -> Lane | None:
-        """Return the lane of a message; None if it is not sent in a batch, now that it overtakes none that is."""
-        if not self.is_open:
-            return None
-        if is_batched:
-            return await fast.look_up(subject)
-        await fast.emptied(subject)
-        return None
-
     def _publish(self, item: PendingMessage) -> None:
         try:
             size = len(item.block) + len(item.data)
@@ -257,10 +254,13 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     # --- For batches --------------------------------------------------------------------------------------------------
 
-    def finish_all(self, items: Iterable[PendingMessage], ack: PubAck) -> None:
+    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> None:
         """Process the acknowledgement of messages, some of which may have failed meanwhile."""
         self.has_stream = True
         done, pop = self._done, self.pending.pop
+        if self._listeners.has_absent:
+            for item in items:
+                self._listeners.note_stream(item.subject)
         for item in items:
             if pop(item.token, None) is not None:
                 if not item.ack.done():

@@ -16,7 +16,7 @@ from ._stream_lookup import IN_PROCESS, TOO_MANY_REQUESTS
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _MESSAGE_ID: Final = b"\r\nNats-Msg-Id:"
-_VALUE: Final = re.compile(rb"[ \t]*[^ \t\r]")
+_VALUE: Final = re.compile(rb"[ \t]*([^ \t\r][^\r]*)")
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
 # A message with the same id is being stored; or the server has too many messages that it has not processed.
 _NOT_STORED: Final = {IN_PROCESS: ErrorCode.TIMEOUT, TOO_MANY_REQUESTS: ErrorCode.TEMPORARILY_UNAVAILABLE}
@@ -127,8 +127,14 @@ def has_copy_detection(block: bytes) -> bool:
     Args:
         block: Header block of the message.
     """
+    return _EXPECTATION not in block and bool(message_id(block))
+
+
+def message_id(block: bytes) -> bytes:
+    """Return the ``Nats-Msg-Id`` in a header block, or ``b""``."""
     at = block.find(_MESSAGE_ID)
-    return at >= 0 and _EXPECTATION not in block and _VALUE.match(block, at + len(_MESSAGE_ID)) is not None
+    found = _VALUE.match(block, at + len(_MESSAGE_ID)) if at >= 0 else None
+    return b"" if found is None else found[1]
 
 
 def _api_error(error: dict[str, Any]) -> Exception | None:

@@ -50,6 +50,11 @@ class Listeners:
         """Return whether the API has reported once that no stream listens."""
         return subject in self._absent
 
+    @property
+    def has_absent(self) -> bool:
+        """Whether the API has reported of any subject that no stream listens."""
+        return bool(self._absent)
+
     def note_stream(self, subject: str) -> None:
         """Forget a report that no stream listens: a stream has stored a message since."""
         if self._absent:

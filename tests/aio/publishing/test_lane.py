@@ -44,12 +44,12 @@ async def test_duplicates_are_sent_again_until_the_last_one_is_known_to_be_store
     replies = []
     receive = _lane.Lane.receive
 
-    def changed(lane, number, data, block):
+    def changed(lane, number, data, block, **options):
         if lane._unconfirmed:
             replies.append(json.loads(data))
             if len(replies) == 1:
                 data = json.dumps({**reply, "batch": lane.batch}).encode()
-        receive(lane, number, data, block)
+        receive(lane, number, data, block, **options)
 
     for publisher in (Publisher(js), Publisher(js)):
         async with publisher:
@@ -167,11 +167,11 @@ async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched
         else:
             write(nc, frame, *sizes)
 
-    def receive_some(lane, *reply):
+    def receive_some(lane, *reply, **options):
         if rng.random() < 0.1 and len(dropped) < 40:
             dropped.append(reply)
         else:
-            receive(lane, *reply)
+            receive(lane, *reply, **options)
 
     monkeypatch.setattr(_lane, "write_publish_frame", write_some)
     monkeypatch.setattr(_lane.Lane, "receive", receive_some)

@@ -9,6 +9,7 @@ from ce_nats.aio.publishing._pending_message import (
     has_copy_detection,
     is_duplicate,
     is_not_stored,
+    message_id,
     read_reply,
     refusal,
 )
@@ -39,6 +40,21 @@ def test_server_detects_the_copy_of_a_message_with_an_id_and_no_expectation(line
 
 def test_message_without_headers_has_no_id():
     assert not has_copy_detection(b"")
+    assert message_id(b"") == b""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"Nats-Msg-Id: a b\r\nce-id: 1\r\n", b"a b"),
+        (b"ce-id: 1\r\nNats-Msg-Id:\t\xff\r\n", b"\xff"),
+        (b"Nats-Msg-Id: 1\r\nNats-Msg-Id: 2\r\n", b"1"),
+        (b"Nats-Msg-Id: \r\nce-id: 1\r\n", b""),
+        (b"ce-id: 1\r\n", b""),
+    ],
+)
+def test_id_of_a_message(lines, expected):
+    assert message_id(START + lines + b"\r\n") == expected
 
 
 def test_acknowledgement_is_read():

@@ -129,10 +129,13 @@ async def test_unanswered_lookup_does_not_delay_publishing(make_event):
 async def test_report_from_before_a_stored_message_does_not_count(nc, js, subject):
     """Two reports are required, because a server that shuts down also reports that there is no stream."""
     listeners = Listeners(nc, "$JS.API")
+    assert not listeners.has_absent
     await listeners.look(subject, LONG)
+    assert listeners.has_absent
     await asyncio.sleep(PAUSE_SECONDS)
     listeners.note_stream(subject)
     assert not listeners.was_absent(subject)
+    assert not listeners.has_absent
     await listeners.look(subject, LONG)
     await asyncio.sleep(PAUSE_SECONDS)
     with pytest.raises(NoStreamError):
