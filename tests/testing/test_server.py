@@ -4,13 +4,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import nats
 import pytest
+from nats.js.errors import NoStreamResponseError
 
 import ce_nats.testing._server
 from ce_nats.testing import NatsCluster, NatsServer
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +84,7 @@ def test_forked_process_does_not_stop_the_server():
 import os, socket, sys
 import ce_nats.testing._server
 from ce_nats.testing import NatsCluster, NatsServer
+from tests.support.waiting import until
 with NatsServer() as server:
     child = os.fork()
     if child == 0:
@@ -240,13 +244,19 @@ def test_paused_server_is_stopped_at_once(monkeypatch):
 # --- A cluster -------------------------------------------------------------------------------------------------------
 
 
+async def _is_stored(js):
+    """Other servers learn of the subject of a stream some time after its creation was confirmed."""
+    with suppress(NoStreamResponseError):
+        return bool(await js.publish("s", b"1"))
+
+
 async def test_cluster_has_replicated_streams_and_leaders(scratch):
     with NatsCluster() as cluster:
         nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
         js = nc.jetstream(timeout=30)
         await js.add_stream(name="S", subjects=["s"], num_replicas=3)
         await js.add_consumer("S", durable_name="c", ack_policy="explicit")
-        await js.publish("s", b"1")
+        await until(lambda: _is_stored(js))
         assert cluster.leader() in cluster.servers
         assert cluster.leader("S", "c") in cluster.servers
         leader = cluster.leader("S")
