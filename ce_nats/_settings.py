@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from ._numbers import MAX_SECONDS, is_number
 from .errors import EncodeError, ErrorCode, preview
 from .subjects import check_pattern, is_literal
 
@@ -219,7 +220,7 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
         if name in checked:
             checked[name] = os.fspath(checked[name])
     seconds = checked.get("connect_timeout", 1)
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+    if not is_number(seconds, 0, MAX_SECONDS) or not seconds > 0:
         raise invalid(f"connect_timeout must be a number of seconds above 0, got {preview(seconds)}")
     settings = {"servers": (DEFAULT_URL,), **checked, "api_prefix": prefix}
     if ConnectionSettings(**settings).wants_tls and any(url.startswith("ws:") for url in settings["servers"]):

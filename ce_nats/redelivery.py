@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from ._numbers import MAX_SECONDS, check_count, check_integer, check_number, check_seconds, is_number
 from .codec.percent import decode as percent_decode
 from .codec.percent import encode as percent_encode
 from .errors import CeNatsError, DecodeError, ErrorCode, choice, preview
@@ -102,7 +103,8 @@ class Backoff:
             between zero and its value; 0 disables jitter.
 
     Raises:
-        ValueError: A delay is negative, the factor is below 1, or the jitter is not from 0 to 1.
+        ValueError: A delay is not a number of seconds, 0 or more, the factor not a number, 1 or more, or the jitter not
+            a number from 0 to 1.
     """
 
     initial: float = 1.0
@@ -111,12 +113,10 @@ class Backoff:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter must be from 0 to 1, got {self.jitter}")
-        if not (
-            0 <= self.initial < float("inf") and 0 <= self.maximum < float("inf") and 1 <= self.factor < float("inf")
-        ):
-            raise ValueError(f"initial and maximum must be finite, 0 or more, and factor finite, 1 or more, got {self}")
+        check_seconds("initial", self.initial)
+        check_seconds("maximum", self.maximum)
+        check_number("factor", self.factor, 1)
+        check_number("jitter", self.jitter, 0, 1)
 
     def delay(self, deliveries: int, random: float = 0.0) -> float:
         """
@@ -147,8 +147,8 @@ class RetryPolicy:
             ``max_deliveries``.
 
     Raises:
-        ValueError: ``max_deliveries`` is below 1, ``max_unfinished`` is below ``max_deliveries``, the list of delays is
-            empty, or a delay is negative.
+        ValueError: ``max_deliveries`` is not an integer, 1 or more, or ``max_unfinished`` is below it; the list of
+            delays is empty, or a delay is not a number of seconds, 0 or more.
     """
 
     max_deliveries: int = 5
@@ -156,19 +156,18 @@ class RetryPolicy:
     max_unfinished: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_deliveries < 1:
-            raise ValueError(f"max_deliveries must be 1 or more, got {self.max_deliveries}")
-        if self.max_unfinished is not None and self.max_unfinished < self.max_deliveries:
-            raise ValueError(
-                f"max_unfinished must be max_deliveries ({self.max_deliveries}) or more, got {self.max_unfinished}"
-            )
-        if not isinstance(self.backoff, Backoff):
-            delays = tuple(map(float, self.backoff))
-            if not delays or not all(0 <= delay < float("inf") for delay in delays):
+        check_count("max_deliveries", self.max_deliveries)
+        if self.max_unfinished is not None:
+            check_integer("max_unfinished", self.max_unfinished)
+            if self.max_unfinished < self.max_deliveries:
                 raise ValueError(
-                    f"backoff must be one or more finite numbers of seconds, 0 or more, got {self.backoff!r}"
+                    f"max_unfinished must be max_deliveries ({self.max_deliveries}) or more, got {self.max_unfinished}"
                 )
-            object.__setattr__(self, "backoff", delays)
+        if not isinstance(self.backoff, Backoff):
+            if not self.backoff or not all(is_number(delay, 0, MAX_SECONDS) for delay in self.backoff):
+                text = f"backoff must be one or more numbers of seconds from 0 to {MAX_SECONDS}"
+                raise ValueError(f"{text}, got {preview(self.backoff)}")
+            object.__setattr__(self, "backoff", tuple(map(float, self.backoff)))
 
     @property
     def unfinished_limit(self) -> int:

@@ -19,7 +19,10 @@ SOURCES = {
 # From the bottom up. Parts may import parts of earlier layers, and their own libraries. Parts of one layer do not
 # import each other.
 LAYERS: tuple[dict[str, set[str]], ...] = (
-    {name: set() for name in ("_version", "_callables", "errors", "message", "subjects", "_ranges", "_settings")},
+    {
+        name: set()
+        for name in ("_version", "_callables", "errors", "message", "subjects", "_ranges", "_settings", "_numbers")
+    },
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
     {
         **{name: set() for name in ("extensions", "redelivery", "routing", "iggy")},

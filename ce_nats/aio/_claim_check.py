@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from nats.js import JetStreamContext
 
+from .._numbers import check_integer, check_optional_seconds
 from .._ranges import StreamRange
 from ..codec import data
 from ..codec.binding import to_nats_message
@@ -105,7 +106,7 @@ class ClaimCheck:
     Raises:
         EncodeError: ``invalid-subject``: ``bucket`` is not the name of a bucket.
         TypeError: ``js`` is not a JetStreamContext.
-        ValueError: ``over`` is below 0, or ``max_size`` below ``over`` or 1.
+        ValueError: ``over`` is below 0, or ``max_size`` below ``over`` or 1; an argument is not a number.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ class ClaimCheck:
     ) -> None:
         check_jetstream(js)
         check_count("max_size", max_size)
+        check_integer("over", over)
+        check_optional_seconds("retry_timeout", retry_timeout)
         if not 0 <= over <= max_size:
             raise ValueError(f"over must be from 0 to max_size ({max_size}), got {over}")
         ObjectReference(bucket, "name")

@@ -22,6 +22,7 @@ from urllib.parse import ParseResult
 import nats.errors
 from nats.aio.client import Client, Srv
 
+from .._numbers import is_integer
 from .._settings import ConnectionSettings, Secret, invalid, resolve
 from ..errors import DeliveryError, ErrorCode, preview
 from ._foreign_subjects import remember_api_prefix
@@ -151,6 +152,8 @@ async def connect(
     elif user_credentials is not None:
         options["user_credentials"] = user_credentials
     names = {"nkey_seed_file": "nkeys_seed", "credentials_file": "user_credentials"}
+    if max_reconnect_attempts is not None and not is_integer(max_reconnect_attempts):
+        raise invalid(f"max_reconnect_attempts must be an integer or None, got {preview(max_reconnect_attempts)}")
     variables = os.environ if environment else None
     settings = ConnectionSettings(**resolve(given, context=context, environment=variables, names=names))
     client = Client()

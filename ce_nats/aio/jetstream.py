@@ -16,6 +16,7 @@ import msgspec
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
+from .._numbers import check_integer, check_optional_seconds
 from .._ranges import StreamRange, StreamState
 from ..codec.binding import Mode, dedup_id
 from ..codec.event import EventLike
@@ -94,8 +95,10 @@ async def publish(
             server's ``err_code``, 10071 if the last sequence is not the expected one, 10166 if the stream has no
             ``allow_msg_ttl``; ``connection-closed``; ``unexpected-answer``: another subscriber replied;
             ``incompatible-config``: the server is too old for ``ttl``; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
+        ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
     check_jetstream(js)
+    check_optional_seconds("timeout", timeout)
     nc = client_of(js)
     if claim_check is not None:
         event = await claim_check.check_in(event)
@@ -169,10 +172,14 @@ async def read_stream(
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
             ``permission-denied``; ``connection-closed``; ``data-lost``, a :class:`~ce_nats.DataLossError`: messages
             were removed in the meantime, or the stream was deleted and created again.
-        ValueError: ``batch_size`` is below 1.
+        ValueError: ``batch_size`` is below 1, or an argument is not a number of its kind.
     """
     check_jetstream(js)
     check_count("batch_size", batch_size)
+    check_integer("start", start)
+    if end is not None:
+        check_integer("end", end)
+    check_optional_seconds("retry_timeout", retry_timeout)
     nc, prefix, timeout = client_of(js), api_prefix(js), api_timeout(js)
     if retry_timeout is None:
         retry_timeout = max(RETRY_SECONDS, timeout)

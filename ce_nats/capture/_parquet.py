@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from .._numbers import check_count
 from .._parquet import (
     BYTES_PER_GROUP,
     AtomicParquetWriter,
@@ -68,10 +69,12 @@ class ParquetParts:
         NotADirectoryError: ``path`` is a file.
         FileExistsError: The directory has Parquet files that were not written by a capture.
         BlockingIOError: Another capture is writing to the directory.
+        ValueError: ``rows`` is not an integer, 1 or more.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rows: int = _ROWS_PER_PART) -> None:
         require_pyarrow()
+        check_count("rows", rows)
         self._path = Path(path)
         self._rows = rows
         self._part: _Part | None = None

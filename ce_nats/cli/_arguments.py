@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+
+import typer
 
 from ..codec.subject_template import subject_of_text
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
@@ -56,6 +59,13 @@ def _callback(check: Callable[[str], object], unset: str | None) -> Callable[[An
         return value
 
     return callback
+
+
+def finite(parameter: typer.CallbackParam, value: float | None) -> float | None:
+    """Return the value of an option, and refuse NaN, which passes the limits of typer, and infinities."""
+    if value is not None and not math.isfinite(value):
+        raise InputError(f"--{parameter.name} must be a finite number, got {value}")
+    return value
 
 
 def _check_name(name: str) -> None:

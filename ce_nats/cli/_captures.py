@@ -135,7 +135,10 @@ def replay_capture(
             callback=arguments.pattern,
         ),
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Limit in messages per second.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0.001, help="Limit in messages per second.", callback=arguments.finite),
+    ] = None,
     jetstream: JetStreamOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -27,6 +27,7 @@ from ..conformance import (
 from ..conformance._external import DEFAULT_TIMEOUT
 from ..conformance._report import as_json, failures, has_failed_must, requirement_table, suite_table
 from ..errors import DecodeError, ErrorCode, preview
+from . import _arguments as arguments
 from ._arguments import InputError
 from ._files import write
 from ._program import with_exit_status
@@ -54,7 +55,13 @@ def conformance(
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Time limit for the answer to a case.", min=0.01, max=_MAX_SECONDS),
+        typer.Option(
+            metavar="SECONDS",
+            help="Time limit for the answer to a case.",
+            min=0.01,
+            max=_MAX_SECONDS,
+            callback=arguments.finite,
+        ),
     ] = DEFAULT_TIMEOUT,
 ) -> None:
     """

@@ -18,6 +18,7 @@ import typer
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from .._numbers import MAX_SECONDS, is_number
 from .._settings import ENVIRONMENT, ConnectionSettings, resolve
 from ..aio._connect import disconnect, establish
 from ._arguments import InputError
@@ -144,7 +145,7 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
     def run_with_settings(line: typer.Context, **given: Any) -> None:
         options = {name: given.pop(name) for name in _NAMES}
         timeout = options.pop("timeout")
-        if not 0 < timeout < float("inf"):
+        if not is_number(timeout, 0, MAX_SECONDS) or not timeout:
             raise InputError(f"--timeout must be a number of seconds above 0, got {timeout}")
         # resolve() reads the environment variables. The options have their names only to show them in --help.
         for name in options:

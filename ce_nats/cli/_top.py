@@ -53,7 +53,14 @@ def top(
     ] = None,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.1, max=_MAX_INTERVAL, help="Seconds between reports."),
+        typer.Option(
+            "--interval",
+            metavar="SECONDS",
+            min=0.1,
+            max=_MAX_INTERVAL,
+            help="Seconds between reports.",
+            callback=arguments.finite,
+        ),
     ] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of reports to print.")] = None,
     limit: Annotated[

@@ -20,6 +20,7 @@ from threading import Timer
 from types import TracebackType
 from typing import IO, Any, Final
 
+from .._numbers import check_seconds
 from ._cases import Case, expand
 from ._verdicts import Result, Verdict, judge
 
@@ -49,9 +50,11 @@ class Command:
 
     Raises:
         CommandError: The command is empty or cannot be split.
+        ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
 
     def __init__(self, command: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        check_seconds("timeout", timeout)
         try:
             self._argv = shlex.split(command, posix=True)
         except ValueError as error:

@@ -12,6 +12,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
+from .._numbers import MAX_SECONDS, check_seconds
 from ..codec.event import EventLike, attributes_and_data
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
@@ -56,8 +57,9 @@ def is_expired(event: EventLike, now: datetime | None = None, *, leeway: float =
     Raises:
         DecodeError: As :func:`expiry` does.
         EncodeError: As :func:`expiry` does.
-        ValueError: ``now`` has no time zone.
+        ValueError: ``now`` has no time zone, or ``leeway`` is not a finite number.
     """
+    check_seconds("leeway", leeway, -MAX_SECONDS)
     at = expiry(event)
     return at is not None and _nanoseconds(at) + round(leeway * _SECOND_NANOSECONDS) <= _now(now)
 

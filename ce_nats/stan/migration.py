@@ -35,6 +35,7 @@ from ..subjects import covers
 from ._connection import Connection, connect
 from ._inventory import Inventory, MigrationResult, take_inventory
 from ._monitor import ChannelState, Durable, Monitor
+from ._options import check_seconds
 from ._outgoing import CHANNEL, SEQUENCE, TIMESTAMP, MessageBuilder
 from ._positions import Position, create_consumer, find_position
 from ._subscription import Start, Subscription
@@ -86,11 +87,12 @@ async def migrate(
             deleted and created again since it was copied; ``publish-refused`` and ``request-refused``. After
             ``timeout``, ``no-responders`` or ``connection-closed`` another run copies the rest.
         EncodeError: ``payload-too-large``: a message with its headers is too large for JetStream's server;
-            ``invalid-subject``.
+            ``invalid-subject``; ``invalid-message``: ``timeout`` is not a number of seconds above 0.
         DecodeError: The answer is not that of a streaming server.
     """
     check_client(nc)
     check_jetstream(js)
+    check_seconds("timeout", timeout)
     migration = _Migration(nc, js, channel, stream, monitor, subject or channel, timeout, on_progress)
     return await migration.run(durables or {})
 

@@ -13,6 +13,7 @@ from nats.js.api import ConsumerConfig
 
 from .. import aio
 from .._callables import is_async
+from .._numbers import check_count, check_optional_seconds
 from ..aio._observer import OnOutcome
 from ..aio._util.checks import check_key
 from ..aio.consumer._pull_consumer import BACKOFF
@@ -79,6 +80,7 @@ class PullConsumer:
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
     ) -> None:
+        check_optional_seconds("timeout", timeout)
         link = nc._link
         self._loop = link.loop
         self._timeout = timeout
@@ -172,8 +174,7 @@ class PullConsumer:
         """
         if is_async(handler) or not callable(handler):
             raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
+        check_count("concurrency", concurrency)
         check_key(key)
         if key is None:
             self._run(handler, concurrency)

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Final
 
 from .. import aio
+from .._numbers import check_optional_seconds
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
@@ -40,6 +41,7 @@ class Subscription:
         extension_types: ExtensionTypes | None = None,
         validate: Validate | None = None,
     ) -> None:
+        check_optional_seconds("timeout", timeout)
         link = nc._link
         self._loop = link.loop
         self._bridge: ThreadBridge[aio.Received] = ThreadBridge(self._loop, _MAX_AHEAD, subject)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from nats.aio.msg import Msg
 
+from .._numbers import check_count
 from ..aio.consumer._delivery import Delivery
 from ..codec.binding import from_nats_message
 from ..message import NatsMessage
@@ -40,6 +41,7 @@ class FakeDelivery(Delivery):
 
     Raises:
         DecodeError: The message is not an event. A consumer would not call a handler with it.
+        ValueError: ``sequence`` or ``deliveries`` is not an integer, 1 or more.
     """
 
     __slots__ = ("decision",)
@@ -53,6 +55,8 @@ class FakeDelivery(Delivery):
         deliveries: int = 1,
         policy: RetryPolicy = _DEFAULT_POLICY,
     ) -> None:
+        check_count("sequence", sequence)
+        check_count("deliveries", deliveries)
         origin = AckSubject(stream, "test", deliveries, sequence, sequence, time.time_ns(), 0)
         no_client: Any = None
         # nats-py keeps the last one of repeated headers.

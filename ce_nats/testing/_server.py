@@ -34,6 +34,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
+from .._numbers import check_count, check_seconds
+
 _HOST: Final = "127.0.0.1"
 _POLL_SECONDS: Final = 0.01
 # Seconds for a server to stop after SIGTERM, before it is killed.
@@ -64,6 +66,7 @@ class NatsServer:
     Raises:
         FileNotFoundError: nats-server was not found.
         RuntimeError: The server did not start; the message ends with its log.
+        ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class NatsServer:
         executable: str | os.PathLike[str] | None = None,
         timeout: float = 10.0,
     ) -> None:
+        check_seconds("timeout", timeout)
         self._jetstream = jetstream
         self._config = config
         self._executable = str(executable) if executable is not None else _find_executable()
@@ -233,6 +237,7 @@ class NatsCluster:
     Raises:
         FileNotFoundError: nats-server was not found.
         RuntimeError: The cluster did not start; the message ends with a server's log.
+        ValueError: ``size`` is below 1, or ``timeout`` is not a number of seconds, 0 or more.
     """
 
     def __init__(
@@ -243,6 +248,8 @@ class NatsCluster:
         executable: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
     ) -> None:
+        check_count("size", size)
+        check_seconds("timeout", timeout)
         self._size = size
         self._config = config
         self._executable = executable

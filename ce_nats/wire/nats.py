@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from .._numbers import check_count
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, check_header, header_pairs
 from ..subjects import check_subject
@@ -398,9 +399,13 @@ class FrameReader:
 
     Args:
         max_control_line: Maximum size of a control line in bytes, without its CRLF.
+
+    Raises:
+        ValueError: ``max_control_line`` is not an integer, 1 or more.
     """
 
     def __init__(self, *, max_control_line: int = MAX_CONTROL_LINE) -> None:
+        check_count("max_control_line", max_control_line)
         self._max_control_line = max_control_line
         self._buffer = bytearray()
         self._position = 0  # index in the buffer of the first byte not decoded

@@ -251,6 +251,19 @@ def test_subject_that_looks_like_an_api_request_can_be_allowed(at_server, with_j
     assert at_server("replay", tmp_path / "a.jsonl", "--allow", "SHOP.>").stderr == "1 message published\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["replay", "a.jsonl", "--rate"], ["top", "a", "--interval"], ["conformance", "--timeout"]],
+    ids=lambda command: command[0],
+)
+def test_numbers_are_finite(at_server, command):
+    """Some versions of typer accept NaN within limits."""
+    for value in ("nan", "inf"):
+        result = at_server(*command, value)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert re.fullmatch(f"ce-nats: invalid-option: .*{command[-1]}.*\n", result.stderr)
+
+
 def test_replay_limits_the_rate(at_server, with_js, stream, stored, subject, tmp_path):
     publish(with_js, subject, *[b"x"] * 11)
     at_server("capture", tmp_path / "a.jsonl", "--stream", stream)

@@ -272,6 +272,18 @@ def test_handler_must_not_be_async(publish, open_consumer):
                 consumer.run(wrong)
         with pytest.raises(ValueError, match="concurrency must be 1 or more, got 0"):
             consumer.run(print, concurrency=0)
+        with pytest.raises(ValueError, match="concurrency must be an integer, got True"):
+            consumer.run(print, concurrency=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "5", -1], ids=repr)
+def test_timeouts_of_iterations_are_checked(nc, stream, subject, value):
+    for call in (
+        lambda: nc.subscribe(subject, timeout=value),
+        lambda: nc.consumer(stream, "c", dead_letter=None, timeout=value),
+    ):
+        with pytest.raises(ValueError, match=r"^timeout must be a number of seconds from 0 to .+"):
+            call()
 
 
 def test_message_is_not_acknowledged_if_the_handler_returns_an_awaitable(publish, open_consumer):

@@ -12,6 +12,8 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
 from ..._callables import is_async, name_of
+from ..._numbers import check_count as check_count
+from ..._numbers import check_positive as check_positive
 from ...errors import preview
 
 # The name of the consumer, and the fields that a PullConsumer sets.
@@ -79,28 +81,6 @@ def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list
         if value != actual and (value or actual):  # 0, "" and None mean the same to the server
             differences.append(f"{name} is {actual!r}, not {value!r}")
     return differences
-
-
-def check_count(name: str, value: int) -> None:
-    """
-    Check that an argument is 1 or more.
-
-    Raises:
-        ValueError: It is less.
-    """
-    if value < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value}")
-
-
-def check_positive(name: str, value: float) -> None:
-    """
-    Check that an argument is above 0.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if not value > 0:
-        raise ValueError(f"{name} must be above 0, got {value}")
 
 
 def check_key(key: object) -> None:

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
+from ..._numbers import check_seconds
 from ...codec.timestamp import Timestamp
 from ...errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
 from ...message import MSG_ID, NatsMessage, StoredMessage
@@ -174,8 +175,11 @@ async def requeue(
             any more, or has another message with its sequence; ``stream-not-found``: the stream that the dead letter
             names does not exist; ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or
             ``connection-closed``.
+        ValueError: A timeout is not a number of seconds, 0 or more.
     """
     check_jetstream(js)
+    check_seconds("timeout", timeout)
+    check_seconds("retry_timeout", retry_timeout)
     api = StreamApi.of(js, timeout=timeout, retry_timeout=retry_timeout)
     message, block = await Originals(js, allowed, api).outgoing(stored)
     async with _pending_acks(js, window=1, timeout=timeout, retry_timeout=retry_timeout) as acks:
@@ -214,8 +218,11 @@ async def requeue_all(
     Raises:
         DeliveryError: ``connection-closed``, or dead letters cannot be read. Results of requests in flight are yielded
             first.
+        ValueError: A timeout is not a number of seconds, 0 or more.
     """
     check_jetstream(js)
+    check_seconds("timeout", timeout)
+    check_seconds("retry_timeout", retry_timeout)
     api = StreamApi.of(js, timeout=timeout, retry_timeout=retry_timeout)
     originals = Originals(js, allowed, api)
     in_flight: deque[asyncio.Task[RequeueResult]] = deque()

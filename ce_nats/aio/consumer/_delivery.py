@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from nats.aio.msg import Msg
 
+from ..._numbers import check_optional_seconds
 from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
 from ...redelivery import Action, Decision, Outcome, Reason
@@ -125,7 +126,9 @@ class Delivery(Received):
         Raises:
             DeliveryError: ``connection-closed`` or ``buffer-full``: the request was not sent; the message is
                 redelivered after ``ack_wait``.
+            ValueError: ``delay`` is not a number of seconds, 0 or more. The delivery is not settled.
         """
+        check_optional_seconds("delay", delay)
         seconds = self._settler.delay(self) if delay is None else delay
         await self._settler.settle(self, Decision(Action.RETRY, delay=seconds), None)
 

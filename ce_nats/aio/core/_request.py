@@ -14,6 +14,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from ..._numbers import check_seconds
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
@@ -79,8 +80,10 @@ async def request(
             and the request times out); ``timeout``: no reply arrived in time; ``permission-denied``: the server denies
             the subject, or the inbox for replies; ``connection-closed``; ``unexpected-answer``: the reply is a status
             message.
+        ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
     check_client(nc)
+    check_seconds("timeout", timeout)
     message = prepare(nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)

@@ -1,6 +1,7 @@
 """Error texts for swapped arguments, servers without JetStream, and missing streams."""
 
 import asyncio
+import math
 
 import pytest
 from nats.js.api import ConsumerConfig
@@ -8,12 +9,12 @@ from nats.js.api import ConsumerConfig
 from ce_nats import aio, stan
 from ce_nats.aio import Publisher, PullConsumer, replay
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._util.checks import check_handler, check_hook, check_key, check_positive, config_differences
+from ce_nats.aio._util.checks import check_handler, check_hook, check_key, config_differences
 from ce_nats.aio._util.patience import RETRY_SECONDS
-from ce_nats.aio.consumer._dead_letters import requeue
+from ce_nats.aio.consumer._dead_letters import requeue, requeue_all
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.codec.timestamp import Timestamp
-from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.message import StoredMessage
 from ce_nats.stan.migration import Monitor, migrate
 from ce_nats.testing import NatsServer
@@ -188,11 +189,35 @@ async def test_counts_must_be_positive(nc, js, stream):
         await replay(nc, [], rate=0)
 
 
-@pytest.mark.parametrize("value", [0, -0.5, float("nan")])
-def test_positive_numbers_are_above_zero(value):
-    check_positive("rate", 0.001)
-    with pytest.raises(ValueError, match=rf"^rate must be above 0, got {value}$"):
-        check_positive("rate", value)
+NUMBERS = {
+    "timeout of a request": lambda nc, js, event, value: aio.request(nc, event, "a", timeout=value),
+    "timeout of a publish": lambda nc, js, event, value: aio.jetstream.publish(js, event, "a", timeout=value),
+    "batch_size": lambda nc, js, event, value: read(js, batch_size=value),
+    "start": lambda nc, js, event, value: read(js, start=value),
+    "end": lambda nc, js, event, value: read(js, end=value),
+    "retry_timeout of a reader": lambda nc, js, event, value: read(js, retry_timeout=value),
+    "timeout of a requeue": lambda nc, js, event, value: requeue(js, STORED, timeout=value),
+    "retry_timeout of a requeue": lambda nc, js, event, value: requeue(js, STORED, retry_timeout=value),
+    "timeout of requeue_all": lambda nc, js, event, value: anext(requeue_all(js, [], timeout=value)),
+    "retry_timeout of requeue_all": lambda nc, js, event, value: anext(requeue_all(js, [], retry_timeout=value)),
+    "window": lambda nc, js, event, value: replay(nc, [], window=value),
+    "rate": lambda nc, js, event, value: replay(nc, [], rate=value),
+    "timeout of a migration": lambda nc, js, event, value: migrate(nc, js, "a", "S", monitor=MONITOR, timeout=value),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, "5"], ids=repr)
+@pytest.mark.parametrize("name", NUMBERS)
+async def test_numbers_are_checked(nc, js, make_event, name, value):
+    with pytest.raises((ValueError, EncodeError), match=f"{name.split()[0]} must be "):
+        await NUMBERS[name](nc, js, make_event(), value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, "5"], ids=repr)
+@pytest.mark.parametrize("name", ["over", "max_size", "retry_timeout"])
+def test_numbers_of_a_claim_check_are_checked(js, name, value):
+    with pytest.raises(ValueError, match=f"^{name} must be "):
+        aio.ClaimCheck(js, "DATA", **{name: value})
 
 
 async def _asynchronous(*_):

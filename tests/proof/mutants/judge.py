@@ -27,6 +27,7 @@ COPIED: Final = (
     "benchmarks",
     "examples",
     "docs",
+    "_ce_nats_command.py",
     "pyproject.toml",
     "hatch_build.py",
 )
