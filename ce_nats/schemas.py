@@ -90,7 +90,8 @@ class Validator:
         try:
             self.check(from_nats_message(message, parse_data=self._parses_data))
         except DecodeError as error:
-            raise EncodeError(ErrorCode.DATA_MISMATCH, error.message, attribute=error.attribute) from error
+            cause = error.__cause__ or error
+            raise EncodeError(ErrorCode.DATA_MISMATCH, error.message, attribute=error.attribute) from cause
         return event
 
     def _extended(self, event: EventLike) -> EventLike:
@@ -245,8 +246,12 @@ def _json_schema(pattern: str, schema: Any, registry: Any, formats: bool) -> _Ch
         value = _json_value(event)
         try:
             error = next(validator.iter_errors(value), None)
-        except RecursionError:
-            _mismatch("the data is nested too deep for the validator of JSON Schemas")
+        except RecursionError as failure:
+            _mismatch("the data is nested too deep for the validator of JSON Schemas", cause=failure)
+        except MemoryError:
+            raise
+        except Exception as failure:  # for example an OverflowError; its text may contain the data
+            _mismatch(f"the validator of JSON Schemas raised {type(failure).__name__} for the data", cause=failure)
         if error is not None:
             # The text of the error contains the data.
             rule = f"{error.validator} {preview(error.validator_value)}"
@@ -346,5 +351,5 @@ def _named(event: DecodedEvent, reason: str, attribute: str | None) -> DecodeErr
     return DecodeError(ErrorCode.DATA_MISMATCH, text, attribute=attribute)
 
 
-def _mismatch(text: str, attribute: str = "data") -> NoReturn:
-    raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute=attribute)
+def _mismatch(text: str, attribute: str = "data", cause: Exception | None = None) -> NoReturn:
+    raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute=attribute) from cause

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,36 @@ class Invoice(pydantic.BaseModel):
 
 class Refund(msgspec.Struct):
     total: float
+
+
+class Tagged(msgspec.Struct):
+    tags: set[Any]
+
+
+@dataclass
+class Ratio:
+    total: int
+
+    def __post_init__(self):
+        self.ratio = 1 / self.total
+
+
+class Renamed(pydantic.BaseModel):
+    total: float
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def rename(cls, values):
+        return {"total": values["amount"]}
+
+
+class Asked(pydantic.BaseModel):
+    total: float
+
+    @pydantic.field_validator("total")
+    @classmethod
+    def ask(cls, value):
+        raise ConnectionError
 
 
 class Nothing:
@@ -336,6 +367,92 @@ def test_deeply_nested_data_raises_no_recursion_error():
     event = received(nested(120))
     with pytest.raises(DecodeError, match="nested too deep for the validator"):
         called_at_depth(sys.getrecursionlimit() // 2 + 100, lambda: schemas.check(event))
+
+
+NUMBER_OF_400_DIGITS = 10**400 + 1
+HOSTILE = {
+    "multiple": ({"multipleOf": 0.01}, NUMBER_OF_400_DIGITS, OverflowError),
+    "multiple of a tiny number": ({"multipleOf": 1e-300}, -NUMBER_OF_400_DIGITS, OverflowError),
+    "multiple in an array": ({"contains": {"multipleOf": 0.5}}, [NUMBER_OF_400_DIGITS, 1], OverflowError),
+    "multiple in draft 4": (
+        {"$schema": "http://json-schema.org/draft-04/schema#", "multipleOf": 0.01},
+        NUMBER_OF_400_DIGITS,
+        OverflowError,
+    ),
+    "unhashable in a set of msgspec": (set[Any], [[1]], TypeError),
+    "unhashable in a field": (Tagged, {"tags": [{}]}, TypeError),
+    "division by zero": (Ratio, {"total": 0}, ZeroDivisionError),
+    "missing key": (Renamed, {"total": 0}, KeyError),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_data_that_makes_a_validator_fail_is_refused(name):
+    """With the exception of the validator as the cause, and without the data in the text."""
+    schema, value, kind = HOSTILE[name]
+    schemas, event = Schemas({KIND: schema}), event_of(value)
+    text = refused(schemas, event)
+    assert text.endswith(f"raised {kind.__name__}{' for the data' if isinstance(schema, dict) else ''}")
+    with pytest.raises(EncodeError) as sent:
+        schemas.checked(event)
+    with pytest.raises(DecodeError) as got:
+        schemas.check(received(value))
+    assert isinstance(sent.value.__cause__, kind)
+    assert isinstance(got.value.__cause__, kind)
+
+
+def test_other_exceptions_of_models_propagate():
+    """They are failures of the program, such as those of a database that a validator asks."""
+    with pytest.raises(ConnectionError):
+        Schemas({KIND: Asked}).check(received({"total": 1}))
+
+
+VALUES: Any = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(10**400), 10**400),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=4)),
+    max_leaves=8,
+)
+OF_NUMBERS: list[Any] = [
+    {"multipleOf": 0.01},
+    {"minimum": 0.5, "exclusiveMaximum": 1e300},
+    {"uniqueItems": True, "items": {"multipleOf": 3}},
+    {"enum": [1, 1.5, {"a": [1.0]}]},
+    {"additionalProperties": {"$ref": "#"}, "multipleOf": 1e-5},
+    {"$schema": "http://json-schema.org/draft-03/schema#", "divisibleBy": 0.01},
+    int,
+    float,
+    Order,
+    Invoice,
+    set[Any],
+    dict[str, Decimal],
+]
+
+
+@given(VALUES, st.sampled_from(range(len(OF_NUMBERS))))
+def test_no_data_raises_anything_but_a_mismatch(value, number):
+    try:
+        Schemas({KIND: OF_NUMBERS[number]}).check(received(value))
+    except DecodeError as error:
+        assert error.code is ErrorCode.DATA_MISMATCH  # noqa: PT017
+
+
+@pytest.mark.parametrize("digits", [4000, 5000])
+@pytest.mark.parametrize("schema", [{"multipleOf": 0.01}, {"type": "string"}, Order], ids=str)
+def test_number_with_more_digits_than_python_converts(digits, schema):
+    """Python refuses to convert integers of more than 4,300 digits from or to text."""
+    message = to_nats_message(event_of(b"1" * digits, datacontenttype="application/json"), mode="binary")
+    event = from_nats_message(message, parse_data=False)
+    with pytest.raises(DecodeError) as caught:
+        Schemas({KIND: schema}).check(event)
+    assert caught.value.code is ErrorCode.DATA_MISMATCH
+    with pytest.raises(EncodeError):
+        Schemas({KIND: schema}).checked(event_of(10**digits))
 
 
 def test_endless_references_refuse_everything():

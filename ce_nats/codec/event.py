@@ -164,8 +164,10 @@ class DecodedEvent(CloudEvent):
                 ``list[Order]``, ``Order | None``.
 
         Raises:
-            DecodeError: ``data-mismatch``: the data is not of that type, or not JSON; ``__cause__`` is the error of the
-                library. A JetStream consumer dead-letters the message of a handler that raises this error.
+            DecodeError: ``data-mismatch``: the data is not of that type, or not JSON, or the validation of the type
+                raised an ArithmeticError, AttributeError, LookupError, RecursionError or TypeError for it;
+                ``__cause__`` is the error of the library. A JetStream consumer dead-letters the message of a handler
+                that raises this error.
             TypeError: Neither msgspec nor pydantic supports the type; or the data was not delivered, because the
                 consumer requests headers only.
         """
@@ -178,7 +180,8 @@ class DecodedEvent(CloudEvent):
         except ValueError as error:
             reason = models.error_summary(error) if has_data else "the event has no data"
             text = f"the data must be {models.name_of(model)}: {reason}"
-            raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute="data") from error
+            cause = error.__cause__ if isinstance(error, models.UnsuitableDataError) else error
+            raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute="data") from cause
 
     def _text_of_data(self) -> tuple[DataKind, Any]:
         """Return the text of JSON data, or data of another media type as ``str`` or ``bytes``."""

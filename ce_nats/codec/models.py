@@ -27,7 +27,15 @@ _HOOK: Final = "__get_pydantic_core_schema__"
 # None of msgspec's types is kept: dates, decimals and bytes have their form in JSON.
 _NO_TYPES: Final = ()
 
+# Exceptions for unsuitable values, which the code of a type and of its library may raise for any data: an unhashable
+# value in a set, a number that is too large, data that is nested too deep.
+_BY_DATA: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError)
+
 Readers: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Any]]
+
+
+class UnsuitableDataError(ValueError):
+    """The validation of a type has raised an exception that is not one of validation, which is the ``__cause__``."""
 
 
 def read_json(text: bytes, model: Any) -> Any:
@@ -35,7 +43,8 @@ def read_json(text: bytes, model: Any) -> Any:
     Convert valid JSON text to a type.
 
     Raises:
-        ValueError: The text does not match the type; :func:`error_summary` returns the reason.
+        ValueError: The text does not match the type; :func:`error_summary` returns the reason. An
+            :class:`UnsuitableDataError` for other exceptions of its validation.
         TypeError: Neither msgspec nor pydantic supports the type.
     """
     return _call(0, text, model)
@@ -117,6 +126,8 @@ def _call(which: int, value: Any, model: Any) -> Any:
         return readers[which](value)
     except NotImplementedError as error:
         raise TypeError(f"the type must be one that msgspec or pydantic can read, got {error}") from error
+    except _BY_DATA as error:  # its text may contain the data
+        raise UnsuitableDataError(f"the validation raised {type(error).__name__}") from error
 
 
 @lru_cache(maxsize=256)

@@ -54,6 +54,35 @@ def test_sub_prints_wrong_data_as_an_error(start, at_server, event, schema, subj
     assert (second["error"]["code"], second["data"]) == ("data-mismatch", "5")
 
 
+@pytest.fixture
+def hostile(tmp_path):
+    """A schema whose validator fails for an integer of 400 digits."""
+    path = tmp_path / "hostile.json"
+    path.write_text('{"multipleOf": 0.01}')
+    return path
+
+
+def test_sub_continues_after_data_that_makes_the_validator_fail(start, at_server, event, hostile, subject):
+    process = start("sub", "--json", "--schema", hostile, "--count", 2, subject)
+    assert process.stderr.readline().startswith(b"listening on ")
+    assert at_server("pub", subject, stdin=event(1, data=10**400 + 1) + event(2, data=5)).exit_code == 0
+    first, second = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    assert first["error"]["code"] == "data-mismatch"
+    assert second["event"]["data"] == 5
+    assert process.returncode == 0
+
+
+def test_decode_and_pub_refuse_data_that_makes_the_validator_fail(cli, at_server, event, hostile, subject):
+    encoded = cli("encode", "--json", stdin=event(1, data=10**400 + 1) + event(2, data=5)).stdout
+    result = cli("decode", "--schema", hostile, stdin=encoded)
+    assert json.loads(result.stdout)["id"] == "2"
+    assert "data-mismatch: line 1: event '1' of type 't': the validator of JSON Schemas raised" in result.stderr
+    assert result.exit_code == 1
+    result = at_server("pub", subject, "--schema", hostile, stdin=event(1, data=10**400 + 1) + event(2, data=5))
+    assert "data-mismatch: line 1: " in result.stderr
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "1 published")
+
+
 @pytest.mark.parametrize(
     ("content", "option", "text"),
     [

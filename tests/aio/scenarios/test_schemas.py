@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -277,6 +278,57 @@ async def test_subscription_raises_exceptions_of_the_function_and_continues(nc, 
         with pytest.raises(KeyError):
             await after(anext(received))
         assert (await after(anext(received))).event.id == "event 2"
+
+
+HOSTILE = {"multipleOf": 0.01}
+HUGE = 10**400 + 1
+
+
+async def test_publisher_refuses_data_that_makes_the_validator_fail(js, stream, subject, make_event):
+    async with aio.Publisher(js, validate={KIND: HOSTILE}) as publisher:
+        with pytest.raises(EncodeError, match="raised OverflowError for the data") as caught:
+            await publisher.publish(make_event(1, HUGE), subject)
+        await publisher.publish(make_event(2, 1), subject)
+    assert caught.value.code is ErrorCode.DATA_MISMATCH
+    assert isinstance(caught.value.__cause__, OverflowError)
+    assert (await js.stream_info(stream)).state.messages == 1
+
+
+@pytest.mark.parametrize("parse_data", [True, False])
+async def test_consumer_dead_letters_data_that_makes_the_validator_fail(run, send, dead_letters, parse_data):
+    """At once, and not after five deliveries; later events are handled."""
+    await send(HUGE, 1)
+    assert await run(validate={KIND: HOSTILE}, parse_data=parse_data) == ["event 2"]
+    (letter,) = await dead_letters(1)
+    found = DeadLetter.split(letter.headers)[0]
+    assert (found.sequence, found.reason.value, found.error, found.deliveries) == (1, "rejected", "data-mismatch", 1)
+
+
+async def test_handler_whose_model_fails_for_the_data_is_not_called_again(consume, is_settled, send, dead_letters):
+    calls = []
+
+    async def handle(delivery):
+        calls.append(delivery.event.id)
+        delivery.event.data_as(set[Any])
+
+    await send([[1]], [1])
+    async with consume() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert calls == ["event 1", "event 2"]
+    assert DeadLetter.split((await dead_letters(1))[0].headers)[0].error == "data-mismatch"
+
+
+async def test_subscription_continues_after_data_that_makes_the_validator_fail(nc, make_event):
+    async with aio.subscribe(nc, "checked", validate={KIND: HOSTILE}) as received:
+        for number, value in enumerate((HUGE, 1), 1):
+            await aio.publish(nc, make_event(number, value), "checked")
+        first, second = [await after(anext(received)) for _ in range(2)]
+    assert first.error.code is ErrorCode.DATA_MISMATCH
+    assert isinstance(first.error.__cause__, OverflowError)
+    assert second.event.data == 1
 
 
 async def test_checks_of_a_publisher_and_a_consumer_agree(run, js, subject, stream, make_event):
