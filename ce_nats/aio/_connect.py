@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import ParseResult
+from weakref import WeakKeyDictionary
 
 import nats.errors
 from nats.aio.client import Client, Srv
 
 from .._numbers import is_integer
-from .._settings import ConnectionSettings, Secret, invalid, resolve
+from .._settings import DEFAULT_PREFIX, ConnectionSettings, Secret, invalid, resolve
 from ..errors import DeliveryError, ErrorCode, preview
 from ._foreign_subjects import remember_api_prefix
 from ._natspy import TlsTransport, intercept_connects, reconnect_after, transport_of, use_transport
@@ -215,6 +216,7 @@ async def establish(
         "reconnect_time_wait": _RETRY_SECONDS,
     }
     remember_api_prefix(client, settings.api_prefix)
+    _api_prefixes[client] = settings.api_prefix
     _demand_tls(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
     reconnect_after(client, PAYLOAD_VIOLATION)
 
@@ -245,6 +247,14 @@ async def establish(
         reasons = [reason for reason in reasons if not isinstance(reason, _CLOSED_BY_PEER)]
     text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
+
+
+_api_prefixes: Final[WeakKeyDictionary[Client, str]] = WeakKeyDictionary()
+
+
+def context_prefix(nc: Client) -> str:
+    """Return the prefix of JetStream's API that the context of a connection has set, or the default."""
+    return _api_prefixes.get(nc, DEFAULT_PREFIX)
 
 
 async def disconnect(nc: Client) -> None:

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from .. import aio
-from ..aio._connect import disconnect
+from ..aio._connect import context_prefix, disconnect
 from ..aio.core._publish import send
 from ..aio.publishing._publisher import raise_failures
 from ..codec.event import EventLike
@@ -42,13 +42,13 @@ class Link:
     Attributes:
         loop: The loop of that process.
         client: The connection of nats-py.
-        js: JetStream on it.
+        js: JetStream on it, with the prefix of the API that the context has set.
     """
 
     def __init__(self, loop: Loop, client: Client) -> None:
         self.loop = loop
         self.client = client
-        self.js: JetStreamContext = client.jetstream()
+        self.js: JetStreamContext = client.jetstream(prefix=context_prefix(client))
         self._failures: list[Failure] = []
         self._is_confirmed = True  # the server has received everything so far
         self._queue: SendQueue[tuple[NatsMessage, EventLike]] = SendQueue(loop, self._send, self._fail, _MAX_WAITING)
