@@ -38,6 +38,7 @@ _MAX_MISSES: Final = 16
 _LOOKUP_SECONDS: Final = 2.0
 _LOOKUP_RETRY_SECONDS: Final = 10.0
 _RENEWAL_SECONDS: Final = 0.5
+_MAX_UNBATCHED: Final = 4096
 # Subjects of a batch whose last message is looked up.
 _MAX_LOOKUPS: Final = 8
 
@@ -70,6 +71,8 @@ class FastIngest:
         self._lanes: list[Lane] = []
         # Messages whose subject has lost its stream. They wait here, so that those to the stream do not wait for them.
         self._without_stream: Lane | None = None
+        # Subjects that the server maps to those of other streams.
+        self._unbatched: set[str] = set()
         self._lock = asyncio.Lock()
         self._inbox = ""
         self._subscription: Subscription | None = None
@@ -80,7 +83,7 @@ class FastIngest:
             return self.routes[subject]
         async with self._lock:
             if subject not in self.routes:
-                lane = self._routes.find(subject)
+                lane = None if subject in self._unbatched else self._routes.find(subject)
                 if lane is UNKNOWN:
                     lane = await self._look_up(subject)
                 self._routes.remember(subject, cast("Lane | None", lane))
@@ -185,9 +188,19 @@ class FastIngest:
                 while missing := [subject for subject in lane.subjects if subject not in found]:
                     await self._find_all_again(lane, missing, fresh, found)
                     await self._end_batch(lane, found)
+                await self._find_mapped(lane, fresh, found)
             except DeliveryError:
                 found = {}  # no answer; ask again after the next refusal
             self._distribute(lane.resume(found), found)
+
+    async def _find_mapped(self, lane: Lane, fresh: set[str], found: dict[str, Lane | None]) -> None:
+        """Publish messages one by one from now on if JetStream's API does not know the stream of their subject."""
+        subject = lane.mapped_subject
+        if subject and await self._find_again(subject, fresh) is lane:
+            if len(self._unbatched) >= _MAX_UNBATCHED:
+                self._unbatched.clear()
+            self._unbatched.add(subject)
+            found[subject] = None
 
     async def _look_up_again(self, lane: Lane) -> set[str]:
         """Set the present subjects of the stream of a lane, and return its name."""

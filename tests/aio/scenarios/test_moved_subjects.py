@@ -202,6 +202,29 @@ async def test_stream_that_is_deleted_and_its_subjects_are_those_of_another(make
             await admin.stream_info("A")
 
 
+@pytest.mark.parametrize(
+    ("mapped", "target"), [("a.2", "b"), ("other.1", "a.3"), ("other.1", "b")], ids=["to B", "to A", "from no stream"]
+)
+async def test_mapped_subjects_are_published_one_by_one(make_event, mapped, target):
+    """The server maps a subject to that of a stream, which JetStream's API does not know."""
+    with NatsServer(jetstream=True, config=f"mappings: {{ {mapped}: {target} }}") as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="A", subjects=["a.*"], allow_batched=True)
+        await js.add_stream(name="B", subjects=["b"], allow_batched=True)
+        async with Publisher(js) as publisher:
+            await publish(publisher, make_event, range(100), "a.1")
+            await publish(publisher, make_event, range(100, COUNT), mapped, "a.1", mapped, mapped)
+        found = {**await stored(js, "A"), **await stored(js, "B")}
+        assert publisher.acknowledged == COUNT
+        assert found == {
+            "a.1": [number for number in range(COUNT) if number < 100 or number % 4 == 1],
+            target: [number for number in range(100, COUNT) if number % 4 != 1],
+        }
+        assert nc.stats["out_bytes"] < 4 * COUNT * 200
+        await nc.close()
+
+
 async def test_nothing_is_lost_without_permission_to_read_the_stream(make_event):
     """Then it is not known what the first stream has stored, and the other one may have copies."""
     async with streams(publish={"deny": ["$JS.API.STREAM.MSG.GET.>"]}) as (js, admin):
