@@ -57,7 +57,8 @@ async def publish_with_ce_nats(
     async with Publisher(js, mode=mode, window=window) as publisher:
         for event in events:
             await publisher.publish(event, subject)
-    assert (publisher.acknowledged, publisher.duplicates) == (len(events), 0)
+    assert publisher.acknowledged == len(events)
+    assert publisher.duplicates in (0, None)  # unknown with fast ingest
 
 
 async def encode(js: JetStreamContext, events: list[CloudEvent], mode: ContentMode) -> None:

@@ -22,9 +22,9 @@ from .core._request import request, respond
 from .core._subscribe import Events, events, subscribe
 from .publishing._atomic import AtomicBatch
 from .publishing._atomic_commit import BatchAck
-from .publishing._pending_acks import PublishResult
 from .publishing._publisher import Publisher
 from .publishing._replay import replay
+from .publishing._tally import PublishResult
 
 __all__ = [
     "AtomicBatch",

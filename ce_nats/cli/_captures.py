@@ -31,11 +31,11 @@ from ..errors import CeNatsError, DataLossError, DecodeError, DeliveryError, Err
 from ..message import StoredMessage, header_pairs
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._connection import Settings, open_connection, open_jetstream, with_connection
+from ._connection import Settings, open_jetstream, with_connection
 from ._files import async_documents, read_messages
 from ._options import JetStreamOption, JsonOption
 from ._program import NOT_DELIVERED, StoppedError, print_error, run, run_until_stopped, with_exit_status
-from ._progress import counted, print_summary, progress, stderr_is_terminal, unknown_duplicates
+from ._progress import counted, print_summary, progress, stderr_is_terminal, stored_before
 from ._subscription import open_subscription
 
 _PIPE: Final = "-"
@@ -135,6 +135,10 @@ def replay_capture(
             callback=arguments.pattern,
         ),
     ] = None,
+    new_ids: Annotated[
+        bool,
+        typer.Option("--new-ids", help="New Nats-Msg-Id for each message, so that streams store it again."),
+    ] = False,
     rate: Annotated[
         float | None,
         typer.Option("--rate", min=0.001, help="Limit in messages per second.", callback=arguments.finite),
@@ -146,15 +150,16 @@ def replay_capture(
     Publish captured messages again.
 
     Messages are published with the same bytes and headers, in the same order. A stream does not store messages with a
-    Nats-Msg-Id that it received within its duplicate window; such duplicates are counted. The number of published
-    messages is also printed if the command is interrupted or fails.
+    Nats-Msg-Id that it received within its duplicate window, unless --new-ids is given. Such duplicates are counted; if
+    the stream accepts batches (fast ingest), their number is unknown when some of the messages are duplicates and
+    others are not. The number of published messages is also printed if the command is interrupted or fails.
     """
     counts = _ReplayCounts()
 
     async def send() -> None:
         messages = _from_stdin() if source == _PIPE else read_messages(source)
         total = None if source == _PIPE or not stderr_is_terminal() else await asyncio.to_thread(count_captured, source)
-        async with open_connection(settings) as nc:
+        async with open_jetstream(settings) as (nc, js):
             with progress("replay", total) as advance:
 
                 def on_progress(sent: int) -> None:
@@ -166,11 +171,12 @@ def replay_capture(
 
                 try:
                     await replay(
-                        nc,
+                        js,
                         messages,
                         acknowledged=jetstream,
                         subject=subject,
                         allowed=allow or (),
+                        new_ids=new_ids,
                         rate=rate,
                         ack_timeout=settings.timeout,
                         on_progress=on_progress,
@@ -209,17 +215,19 @@ class _ReplayCounts:
     def unacknowledged(self) -> int:
         return max(0, self.sent - self.result.messages)
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, int | None]:
         """Return the numbers for ``--json``."""
-        published, duplicates = self.result.messages, self.result.duplicates
-        counts = {"messages": published, "duplicates": duplicates, "batched": self.result.batched}
-        return {**counts, "unacknowledged": self.unacknowledged}
+        return {
+            "messages": self.result.messages,
+            "duplicates": self.result.duplicates,
+            "batched": self.result.batched,
+            "unacknowledged": self.unacknowledged,
+        }
 
     def __str__(self) -> str:
-        duplicates = f", {self.result.duplicates} of them already stored" if self.result.duplicates else ""
+        before = stored_before(self.result.duplicates, self.result.batched)
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
-        unknown = unknown_duplicates(self.result.batched)
-        return f"{counted(self.result.messages, 'message')} published{duplicates}{unknown}{rest}"
+        return f"{counted(self.result.messages, 'message')} published{before}{rest}"
 
 
 async def _capture_stream(

@@ -83,6 +83,14 @@ def print_summary(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr
             print_to_stderr(line)
 
 
-def unknown_duplicates(batched: int) -> str:
-    """Return the part of a summary about messages in batches of fast ingest, of which duplicates are not known."""
-    return f"; {batched} of them in batches, of which the stream does not report duplicates" if batched else ""
+def stored_before(duplicates: int | None, batched: int) -> str:
+    """
+    Return the part of a summary about published messages that the stream already had.
+
+    Args:
+        duplicates: Number of these; None if it is unknown.
+        batched: Number of messages that were sent in batches of fast ingest.
+    """
+    if duplicates is None:
+        return f"; unknown how many of them were already stored, because {batched} were sent in batches"
+    return f", {duplicates} of them already stored" if duplicates else ""

@@ -44,7 +44,7 @@ from ._options import (
     check_headers,
 )
 from ._program import StoppedError, print_error, run, run_until_stopped, with_exit_status
-from ._progress import print_summary, progress, unknown_duplicates, with_progress
+from ._progress import print_summary, progress, stored_before, with_progress
 from ._schemas import SchemaOption, read_schemas
 from ._subscription import open_subscription
 
@@ -71,15 +71,15 @@ class _Counts:
 
     Attributes:
         published: Events that a stream has stored; with core NATS, events that the server has received.
-        duplicates: Published events that were already in the stream.
-        batched: Published events that were sent in batches of fast ingest, of which duplicates are not known.
+        duplicates: Published events that were already in the stream; None if that is unknown.
+        batched: Published events that were sent in batches of fast ingest.
         refused: Events that are not valid, and were not sent.
         refused_by_stream: Events that were sent, and refused by a stream.
         unacknowledged: Events that were sent, and not yet acknowledged or refused; they may be stored.
     """
 
     published: int = 0
-    duplicates: int = 0
+    duplicates: int | None = 0
     batched: int = 0
     refused: int = 0
     refused_by_stream: int = 0
@@ -99,10 +99,10 @@ class _Counts:
                 yield
 
     def __str__(self) -> str:
-        again = f", {self.duplicates} of them already stored" if self.duplicates else ""
+        again = stored_before(self.duplicates, self.batched)
         refused = f"; {self.refused_by_stream} refused by the stream" if self.refused_by_stream else ""
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
-        return f"{self.published} published{again}{unknown_duplicates(self.batched)}{refused}{rest}"
+        return f"{self.published} published{again}{refused}{rest}"
 
     def count_stored(self, publisher: Publisher, sent: int, failures: Sequence[Failure]) -> None:
         """Count the responses of streams to ``sent`` events; ``failures`` are those of a raised PublishError."""

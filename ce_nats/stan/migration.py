@@ -26,7 +26,6 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..aio._jetstream_api import StreamApi
-from ..aio._natspy import client_of
 from ..aio._util.checks import check_client, check_jetstream
 from ..aio.publishing._replay import replay
 from ..errors import DeliveryError, EncodeError, ErrorCode
@@ -218,7 +217,7 @@ class _Migration:
         async with aclosing(outgoing()) as messages:
             try:
                 await replay(
-                    client_of(self._js),
+                    self._js,
                     messages,
                     ack_timeout=self._timeout,
                     on_progress=lambda n: self._progressed(before + n, total),

@@ -604,6 +604,7 @@ class Connection:
         acknowledged: bool = True,
         subject: str | None = None,
         allowed: Sequence[str] = (),
+        new_ids: bool = False,
         rate: float | None = None,
         window: int = 1000,
         ack_timeout: float = 5.0,
@@ -625,11 +626,12 @@ class Connection:
         """
         return self._link.run(
             aio.replay,
-            self.client,
+            self._link.js,
             read_in_thread(messages),
             acknowledged=acknowledged,
             subject=subject,
             allowed=allowed,
+            new_ids=new_ids,
             rate=rate,
             window=window,
             ack_timeout=ack_timeout,

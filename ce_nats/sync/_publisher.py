@@ -101,17 +101,17 @@ class Publisher:
 
     @property
     def acknowledged(self) -> int:
-        """Events that are stored."""
+        """Number of stored events, those included that the stream already had."""
         return self._sender.publisher.acknowledged
 
     @property
-    def duplicates(self) -> int:
-        """How many of them the stream had already; retries of this publisher are not counted."""
+    def duplicates(self) -> int | None:
+        """Number of acknowledged events that the stream already had; None if that is unknown."""
         return self._sender.publisher.duplicates
 
     @property
     def batched(self) -> int:
-        """Events that were stored, or were duplicates, in a batch of several events."""
+        """Number of acknowledged events that were sent in a batch of several."""
         return self._sender.publisher.batched
 
     @property

@@ -89,7 +89,7 @@ async def test_requests_to_the_server_are_not_replayed(nc, js, filled):
     for subject in harmful(filled) + OTHERS:
         for acknowledged in (True, False):
             for allowed in ((), [">"]):
-                result = replay(nc, [captured(subject)], acknowledged=acknowledged, allowed=allowed)
+                result = replay(js, [captured(subject)], acknowledged=acknowledged, allowed=allowed)
                 assert await code_of(result) == "forbidden-subject"
     assert await count(js, filled) == 3
 
@@ -131,7 +131,10 @@ async def test_imported_api_is_rejected_with_known_and_unknown_prefix(make_event
         for _ in range(2):
             async with await subscribe(app, "service") as requests:
                 for subject in harmful("ORDERS", "hub.api"):
-                    assert await code_of(replay(app, [captured(subject)], acknowledged=False)) == "forbidden-subject"
+                    assert (
+                        await code_of(replay(app.jetstream(), [captured(subject)], acknowledged=False))
+                        == "forbidden-subject"
+                    )
                     await app.publish("service", b"", subject)
                     assert await code_of(respond(await anext(requests), make_event())) == "forbidden-subject"
             js = app.jetstream(prefix="hub.api")
@@ -140,7 +143,7 @@ async def test_imported_api_is_rejected_with_known_and_unknown_prefix(make_event
                     assert await code_of(requeue(js, letter(subject, "ORDERS"), allowed=allowed)) == "forbidden-subject"
         assert await count(hub, "ORDERS") == 1
         # No subject below a known prefix is data, even if it is allowed.
-        assert await code_of(replay(app, [captured("hub.api.X")], allowed=[">"])) == "forbidden-subject"
+        assert await code_of(replay(js, [captured("hub.api.X")], allowed=[">"])) == "forbidden-subject"
         assert (await requeue(js, letter("orders.new", "ORDERS"))).stream == "ORDERS"
 
 
@@ -160,8 +163,8 @@ async def test_data_subjects_like_an_api_can_be_allowed(nc, js):
     """Upper-case subjects; requeueing needs no option, because the stream has these subjects."""
     subject = "SHOP.CONSUMER.CREATE.42"
     await js.add_stream(name="SHOP", subjects=["SHOP.>"], storage="memory")
-    assert await code_of(replay(nc, [captured(subject)])) == "forbidden-subject"
-    assert (await replay(nc, [captured(subject)], allowed=["SHOP.>"])).messages == 1
+    assert await code_of(replay(js, [captured(subject)])) == "forbidden-subject"
+    assert (await replay(js, [captured(subject)], allowed=["SHOP.>"])).messages == 1
     assert (await requeue(js, letter(subject, "SHOP"))).seq == 2
     await js.delete_stream("SHOP")
 
@@ -171,7 +174,7 @@ async def test_keys_of_a_bucket_are_data(nc, js, subject):
     bucket = subject.replace(".", "_")
     store = await js.create_key_value(bucket=bucket)
     key = f"$KV.{bucket}.color"
-    await replay(nc, [captured(key)._replace(data=b"red")])
+    await replay(js, [captured(key)._replace(data=b"red")])
     assert (await store.get("color")).value == b"red"
     await requeue(js, letter(key, f"KV_{bucket}")._replace(data=b"blue"))
     assert (await store.get("color")).value == b"blue"
@@ -201,7 +204,7 @@ async def test_stream_names_are_checked_before_the_request(nc, js, subject, name
 
 async def test_invalid_pattern_is_an_error(nc, js, subject):
     assert await code_of(requeue(js, letter(subject, "S"), allowed=["a..b"])) == "invalid-subject"
-    assert await code_of(replay(nc, [captured(subject)], allowed=["a..b"])) == "invalid-subject"
+    assert await code_of(replay(js, [captured(subject)], allowed=["a..b"])) == "invalid-subject"
 
 
 async def test_each_stream_is_looked_up_once(nc, js, stream, subject):

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.aio.reading._stored_messages import as_message
 from ce_nats.capture import count_captured, open_capture, read_capture, write_capture
 from ce_nats.capture._rows import to_table
@@ -202,6 +202,21 @@ def test_replay_publishes_the_same_bytes_and_headers(
     assert [[tuple(pair) for pair in copy["headers"]] for copy in copies] == [message.headers for message in original]
     (tmp_path / "copy.jsonl").write_text(copied)
     assert [m.data for m in read_capture(tmp_path / "copy.jsonl")] == [m.data for m in original]
+
+
+def test_replay_of_a_stream_into_itself(at_server, event, with_js, stream, stored, subject, tmp_path):
+    """Also with fast ingest the summary says that nothing was stored."""
+    with_js(lambda js: configure_stream(js, stream, allow_batched=True))
+    at_server("pub", "-J", subject, stdin="".join(map(event, range(100))))
+    at_server("capture", tmp_path / "a.jsonl", "--stream", stream)
+    replay = ["replay", "-J", tmp_path / "a.jsonl"]
+    assert at_server(*replay).stderr == "100 messages published, 100 of them already stored\n"
+    assert len(stored(stream)) == 100
+    counts = json.loads(at_server(*replay, "--new-ids", "--json").stdout)
+    assert (counts["messages"], counts["duplicates"], counts["unacknowledged"]) == (100, None, 0)
+    assert [message.data for message in stored(stream)[100:]] == [message.data for message in stored(stream)[:100]]
+    assert at_server(*replay, "--new-ids").stderr.startswith("100 messages published; unknown how many of them")
+    assert len(stored(stream)) == 300
 
 
 async def add_stream(url, stream, subject):

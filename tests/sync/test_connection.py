@@ -1,5 +1,6 @@
 """Connections of ``ce_nats.sync``, and their operations."""
 
+import json
 import os
 import signal
 import threading
@@ -163,6 +164,52 @@ def test_messages_are_replayed_from_an_iterable_that_uses_the_connection(nc, js,
     result = nc.replay(messages, subject=f"dead.{subject}", on_progress=counts.append)
     assert (result.messages, result.duplicates) == (250, 250)
     assert counts == list(range(1, 251))
+
+
+def test_stream_is_replayed_into_itself_with_new_ids(nc, js, stream, subject, make_event):
+    publish(nc, subject, map(make_event, range(50)))
+    messages = next(nc.read_stream(stream))
+    assert nc.replay(messages).duplicates == 50
+    assert nc.replay(messages, new_ids=True).duplicates == 0
+    assert stored_ids(js, stream) == event_ids(*range(50), *range(50))
+
+
+ACCOUNTS = """
+accounts {
+  SHOP {
+    jetstream: enabled
+    users: [{user: shop, password: s3cret}]
+    exports: [{service: "$JS.API.>"}, {service: "orders.>"}]
+  }
+  OTHER {
+    users: [{user: other, password: s3cret}]
+    imports: [
+      {service: {account: SHOP, subject: "$JS.API.>"}, to: "shop.api.>"}
+      {service: {account: SHOP, subject: "orders.>"}}
+    ]
+  }
+}
+"""
+
+
+def test_prefix_of_the_api_is_taken_from_the_context(make_event, monkeypatch, tmp_path):
+    """There is no other way to set it: the connection makes the JetStream context."""
+    with NatsServer(jetstream=True, config=ACCOUNTS) as server:
+        directory = tmp_path / "nats" / "context"
+        directory.mkdir(parents=True)
+        context = {"url": server.url, "user": "other", "password": "s3cret", "jetstream_api_prefix": "shop.api"}
+        (directory / "shop.json").write_text(json.dumps(context))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        with (
+            sync.connect(server.url, user="shop", password="s3cret") as owner,
+            sync.connect(context="shop") as nc,
+        ):
+            owner.run(owner.client.jetstream().add_stream, name="ORDERS", subjects=["orders.>"])
+            with nc.publisher() as publisher:
+                publisher.publish(make_event(1), "orders.a")
+            messages = next(nc.read_stream("ORDERS"))
+            assert nc.replay(messages, new_ids=True).messages == 1
+            assert [len(batch) for batch in nc.read_stream("ORDERS")] == [2]
 
 
 def test_replay_sends_messages_before_an_exception_of_the_iterable(nc, js, stream, subject, make_event):

@@ -30,10 +30,10 @@ from .._natspy import send_publish
 from .._permissions import ConnectionWatch, Denial
 from .._util.pausing import pause
 from ..core._publish import check_sizes, flush
-from ._pending_acks import PublishResult
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS, Listeners
+from ._tally import PublishResult
 from ._token_acks import TokenAcks
 
 _PAUSE_SECONDS: Final = 0.2
@@ -118,7 +118,7 @@ class BulkPublisher:
                 ``invalid-header-value`` or ``invalid-subject``; earlier messages were sent.
             DeliveryError: As :meth:`send` does.
         """
-        before = PublishResult(self._messages, self._duplicates)
+        messages_before, duplicates_before = self._messages, self._duplicates
         size = min(self._window, _PIECE_MESSAGES)
         for first in range(0, len(messages), size):
             prefix = await self.reply_prefix()
@@ -128,8 +128,8 @@ class BulkPublisher:
             except EncodeError:
                 await self.drain()
                 raise
-        total = await self.drain()
-        return PublishResult(total.messages - before.messages, total.duplicates - before.duplicates)
+        await self.drain()
+        return PublishResult(self._messages - messages_before, self._duplicates - duplicates_before)
 
     async def reply_prefix(self) -> str:
         """

@@ -38,6 +38,7 @@ from ._atomic_lookup import EXPECTED_SEQUENCE
 from ._pending_message import PendingMessage, is_not_stored, message_id, refusal
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS
+from ._tally import Tally
 
 # Messages after which a batch is kept open until the program pauses for longer; also how many are written at once.
 BURST: Final = 32
@@ -80,12 +81,13 @@ class Owner(Protocol):
 
     nc: Client
     pending: dict[str, PendingMessage]
+    tally: Tally
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     def guard(self, call: Callable[[], None]) -> None: ...
 
-    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> None: ...
+    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> int: ...
 
     def fail(self, token: str, error: DeliveryError) -> None: ...
 
@@ -149,6 +151,8 @@ class Lane:
         self._sent: deque[PendingMessage] = deque()
         # _received of these are acknowledged, and _acked are known to be stored.
         self._number = self._received = self._acked = 0
+        # Acknowledged messages of the batch that were sent once, and may be duplicates.
+        self._open_count = 0
         # Whether acknowledgements within a batch are believed.
         self._is_proven = False
         # Number of duplicates, if the batch only asks whether the last one of them is stored; else 0.
@@ -162,6 +166,8 @@ class Lane:
         self._names = {stream}
         # Suspensions in a row after which all messages belonged to the stream as before.
         self._futile = 0
+        self._refused_subject = ""
+        self._is_answered = False
         # Whether the server has reported that the stream, or another one, accepts no batches.
         self._was_refused = False
         self._errors: dict[int, DeliveryError] = {}
@@ -296,7 +302,7 @@ class Lane:
         self._batches += 1
         self.batch = f"{self._name}-{self._batches}"
         self._prefix = f"{self._inbox}.{self.batch}.{self._flow}.fail."
-        self._number = self._received = self._acked = self._unconfirmed = 0
+        self._number = self._received = self._acked = self._unconfirmed = self._open_count = 0
         # A server that refuses every first message would get all the others again each time.
         self._allowed = 1 if self._is_cautious else self._flow
         self._reconnects = self._nc.stats["reconnects"]
@@ -386,7 +392,7 @@ class Lane:
             if reply.seq > self._received:
                 self._received = reply.seq
                 self._progress_at = time.monotonic()
-            if self._is_proven:
+            if self._is_proven and not self._unconfirmed:
                 self._acknowledge(reply.seq)
             self._send()
         elif reply.type == "gap":
@@ -404,7 +410,7 @@ class Lane:
         if count <= 0:
             return
         ack = ack or PubAck(self.stream, 0)
-        self._owner.finish_all([self._sent.popleft() for _ in range(count)], ack)
+        self._open_count += self._owner.finish_all([self._sent.popleft() for _ in range(count)], ack)
         self._acked += count
         self._is_possible = True
         self._is_cautious = False
@@ -419,7 +425,7 @@ class Lane:
         elif code in (_UNKNOWN, _DISABLED):
             if not self._is_suspended:
                 self._was_refused = code == _DISABLED
-                self._suspend()
+                self._suspend(self._subject_of(number))
             elif number > self._number:  # the answer to end_batch(): it had ended before
                 self._ended.set()
         elif self._unconfirmed:
@@ -442,6 +448,9 @@ class Lane:
         if self._unconfirmed:
             self._end_confirmation(reply)
             return
+        if reply.batch and not reply.seq:  # the server has stored nothing of the batch
+            self._owner.tally.note_duplicates(self._open_count)
+            self._open_count = 0
         duplicates = min(reply.count, self._number) - self._acked
         if duplicates > 0 and not reply.seq and not self._is_suspended:
             self._confirm(duplicates)
@@ -465,7 +474,7 @@ class Lane:
         self._requeue()
         if reply.stream and reply.stream not in self._names and not self._is_suspended:
             self._names.add(reply.stream)
-            self._suspend()
+            self._suspend(self._subject)
         self._send(ends=True)
 
     def _confirm(self, count: int) -> None:
@@ -486,7 +495,7 @@ class Lane:
         """Finish messages if the last one is stored; resend the others, and all after a refusal."""
         if reply.duplicate:
             self._number, self._is_proven = self._unconfirmed, True
-            self._acknowledge(self._unconfirmed)
+            self._acknowledge(self._unconfirmed, PubAck(reply.stream, 0, reply.domain, True))
         elif reply.count:  # it had no room for another header, and a leader that has lost those before has stored it
             last = self._sent[self._unconfirmed - 1]
             self._sent.remove(last)
@@ -518,10 +527,33 @@ class Lane:
 
     # --- Other streams ------------------------------------------------------------------------------------------------
 
-    def _suspend(self) -> None:
-        """Send nothing until :meth:`resume` is called. Replies to the batch are still processed."""
+    def _suspend(self, subject: str, *, is_answered: bool = True) -> None:
+        """
+        Send nothing until :meth:`resume` is called. Replies to the batch are still processed.
+
+        Args:
+            subject: Subject whose stream is in doubt, or ``""``.
+            is_answered: Whether a stream has replied.
+        """
         self._is_suspended = True
+        self._refused_subject, self._is_answered = subject, is_answered
         self._refused(self)
+
+    def _subject_of(self, number: int) -> str:
+        """Return the subject of a message of the batch; ``""`` if it is acknowledged."""
+        index = number - self._acked - 1
+        return self._sent[index].subject if 0 <= index < len(self._sent) else ""
+
+    @property
+    def mapped_subject(self) -> str:
+        """
+        Subject that has another stream than JetStream's API reports, or ``""``: the server maps it to another subject.
+
+        A stream has replied to its messages although no stream listens on it, or the stream of the lane has refused
+        them repeatedly.
+        """
+        is_mapped = self._is_answered and (not self.stream or self._futile >= _MAX_FAILURES - 1)
+        return self._refused_subject if is_mapped else ""
 
     @property
     def subjects(self) -> list[str]:
@@ -611,7 +643,7 @@ class Lane:
             item.attempts -= 1
         self._is_cautious = True
         self._resume_at = time.monotonic() + PAUSE_SECONDS
-        self._suspend()
+        self._suspend(self._subject_of(number), is_answered=False)
         for subject in _subjects(lost):
             self._owner.look_for_stream(subject)
 

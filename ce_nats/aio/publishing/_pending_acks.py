@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import nats.errors
@@ -31,33 +30,12 @@ from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply
 from ._routes import UNKNOWN
 from ._stream_lookup import PAUSE_SECONDS, Listeners
+from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
 _YIELD_MESSAGES: Final = 64
 # Size of nats-py's buffer at which publishers wait until it is sent.
 _BUFFER_BYTES: Final = 2**21
-
-
-@dataclass(frozen=True, slots=True)
-class PublishResult:
-    """
-    Number of published messages.
-
-    Attributes:
-        messages: Messages that were acknowledged, or, on core NATS, written.
-        duplicates: How many of them the stream already had, according to their ``Nats-Msg-Id``. Messages that were
-            resent after a lost acknowledgement are not counted.
-        batched: How many of them were acknowledged in a batch of several, in which duplicates are not reported.
-    """
-
-    messages: int = 0
-    duplicates: int = 0
-    batched: int = 0
-
-    def __add__(self, other: PublishResult) -> PublishResult:
-        return PublishResult(
-            self.messages + other.messages, self.duplicates + other.duplicates, self.batched + other.batched
-        )
 
 
 class PendingAcks(AckWindow[PendingMessage]):
@@ -80,6 +58,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             streams that accept these. The PubAck of a message in a batch of several has sequence 0.
 
     Attributes:
+        tally: Acknowledged messages, counted.
         has_stream: Whether a stream has acknowledged a message. No responders then mean that it has no leader. Before
             that, JetStream's API is asked whether a stream listens.
     """
@@ -98,6 +77,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         fast_ingest: bool = False,
     ) -> None:
         super().__init__(nc, window)
+        self.tally = Tally()
         self.has_stream = False
         self._done = done
         self._ack_timeout = ack_timeout
@@ -241,6 +221,7 @@ class PendingAcks(AckWindow[PendingMessage]):
                 self.look_for_stream(item.subject)
 
     def _acknowledged(self, item: PendingMessage, ack: Any) -> None:
+        self.tally.add(ack, item.attempts)
         self._done(item, ack)
 
     def _failed(self, item: PendingMessage, error: DeliveryError) -> None:
@@ -254,19 +235,37 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     # --- For batches --------------------------------------------------------------------------------------------------
 
-    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> None:
-        """Process the acknowledgement of messages, some of which may have failed meanwhile."""
+    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> int:
+        """
+        Process the acknowledgement of messages, some of which may have failed meanwhile.
+
+        Args:
+            items: The messages.
+            ack: Their acknowledgement. Without a sequence, and not of duplicates, it leaves open which were new.
+
+        Returns:
+            Number of the messages that this acknowledgement leaves open, and that were sent once.
+        """
         self.has_stream = True
-        done, pop = self._done, self.pending.pop
+        done, pop, tally = self._done, self.pending.pop, self.tally
         if self._listeners.has_absent:
             for item in items:
                 self._listeners.note_stream(item.subject)
+        is_known = ack.seq > 0 or bool(ack.duplicate)
+        count = once = 0
         for item in items:
             if pop(item.token, None) is not None:
                 if not item.ack.done():
                     item.ack.set_result(ack)
+                if is_known:
+                    tally.add(ack, item.attempts, in_batch=not ack.seq)
+                else:
+                    count += 1
+                    once += item.attempts == 1
                 done(item, ack)
+        tally.add_batch(count)
         self._wake()
+        return once
 
     def fail(self, token: str, error: DeliveryError) -> None:
         """Process the failure of a message."""

@@ -112,11 +112,6 @@ def is_not_stored(error: DeliveryError) -> bool:
     return error.code is ErrorCode.NO_RESPONDERS or error.code in _NOT_STORED.values()
 
 
-def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
-    """Return whether the stream had the message before its first attempt; resent copies are duplicates as well."""
-    return bool(ack.duplicate and item.attempts == 1)
-
-
 def has_copy_detection(block: bytes) -> bool:
     """
     Return whether the server stores a message once if it is sent twice: it has a ``Nats-Msg-Id``, and no expectation.

@@ -23,7 +23,7 @@ from .._natspy import api_prefix, client_of
 from .._observer import Instruments, Observer, OnOutcome, Sending
 from .._util.checks import check_count, check_jetstream
 from ._pending_acks import PendingAcks
-from ._pending_message import PendingMessage, is_duplicate
+from ._pending_message import PendingMessage
 from ._prepare import DedupId, Preparation, Prepared, TimeToLive
 
 # The event, and its observer and message if there is an observer.
@@ -55,10 +55,10 @@ class Publisher:
 
     To a stream with ``allow_batched`` (fast ingest, nats-server 2.14) messages with a ``Nats-Msg-Id`` are published in
     batches, in half the time. The stream stores them in the order of the calls, also after a lost connection and after
-    an election. It acknowledges several hundred at once and reports neither their sequences nor duplicates, so the
-    acknowledgement of an event has ``seq`` 0 if its batch has other events. Messages with ``Nats-Expected-Last-...`` or
-    without a ``Nats-Msg-Id`` are published one by one, after the batches before them. For each new subject the server
-    is asked which stream listens.
+    an election. It acknowledges several hundred at once and reports neither their sequences nor which are duplicates,
+    so the acknowledgement of an event has ``seq`` 0 if its batch has other events. Messages with
+    ``Nats-Expected-Last-...`` or without a ``Nats-Msg-Id`` are published one by one, after the batches before them. For
+    each new subject the server is asked which stream listens.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -80,10 +80,6 @@ class Publisher:
         instrumentation: Creates spans and metrics: :class:`ce_nats.otel.Instrumentation`.
 
     Attributes:
-        acknowledged: Number of stored events.
-        duplicates: Number of them that the stream already had. Resent events are not counted, and duplicates in a batch
-            of several events are not reported.
-        batched: Number of them that were stored, or were duplicates, in a batch of several events.
         failures: Unacknowledged events that were not raised yet.
 
     Raises:
@@ -133,10 +129,27 @@ class Publisher:
             api_prefix=api_prefix(js),
             fast_ingest=fast_ingest,
         )
-        self.acknowledged = 0
-        self.duplicates = 0
-        self.batched = 0
         self.failures: list[Failure] = []
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of stored events, those included that the stream already had."""
+        return self._acks.tally.messages
+
+    @property
+    def duplicates(self) -> int | None:
+        """
+        Number of acknowledged events that the stream already had, according to their ``Nats-Msg-Id``.
+
+        None if that is unknown, because some of them were acknowledged in a batch of several, of which others are new.
+        Events that were resent one by one are not counted.
+        """
+        return self._acks.tally.duplicates
+
+    @property
+    def batched(self) -> int:
+        """Number of acknowledged events that were sent in a batch of several."""
+        return self._acks.tally.batched
 
     async def __aenter__(self) -> Publisher:
         await self._acks.__aenter__()
@@ -234,12 +247,6 @@ class Publisher:
         event, sending, message = tag
         if isinstance(outcome, DeliveryError):
             self.failures.append(Failure(event, item.subject, outcome))
-        else:
-            self.acknowledged += 1
-            if outcome.duplicate:
-                self.duplicates += is_duplicate(item, outcome)
-            if not outcome.seq:
-                self.batched += 1
         if sending is not None and message is not None:
             sending.done(message, outcome)
 

@@ -6,21 +6,25 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
+from uuid import uuid4
 
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
-from ...message import NatsMessage, StoredMessage
+from ...message import MSG_ID, NatsMessage, StoredMessage
 from ...subjects import check_pattern, check_plain_subject, check_subject
 from ...wire.nats import write_header_block
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
-from .._util.checks import check_client, check_count, check_positive
+from .._natspy import api_prefix, client_of
+from .._util.checks import check_count, check_jetstream, check_positive
 from ..core._publish import check_size, flush, publish_with_block, supports_headers
-from ._pending_acks import PendingAcks, PublishResult
-from ._pending_message import PendingMessage, is_duplicate
+from ._pending_acks import PendingAcks
+from ._pending_message import PendingMessage
 from ._prepare import MAX_HEADER_BYTES
+from ._tally import PublishResult
 
 # A stream with allow_atomic does not store a message with these headers, but waits for the rest of its batch.
 _BATCH_HEADERS: Final = "Nats-Batch-"
@@ -29,12 +33,13 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 async def replay(
-    nc: Client,
+    js: JetStreamContext,
     messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage],
     *,
     acknowledged: bool = True,
     subject: str | None = None,
     allowed: Sequence[str] = (),
+    new_ids: bool = False,
     rate: float | None = None,
     window: int = 1000,
     ack_timeout: float = 5.0,
@@ -47,15 +52,18 @@ async def replay(
     :class:`~ce_nats.aio.AtomicBatch`.
 
     To a stream with ``allow_batched`` messages with a ``Nats-Msg-Id`` are published in batches, as by
-    :class:`~ce_nats.aio.Publisher`.
+    :class:`~ce_nats.aio.Publisher`. A stream that has a message with the same ``Nats-Msg-Id``, within its duplicate
+    window, does not store it again: use ``new_ids``.
 
     Args:
-        nc: An open connection.
+        js: From ``nc.jetstream()``.
         messages: Messages, from :func:`ce_nats.capture.read_capture` for instance.
         acknowledged: True publishes to streams and waits for acknowledgements; False publishes to core NATS.
         subject: Subject that replaces those of the messages; None keeps them.
         allowed: Patterns of subjects that carry data, although they look like requests to JetStream's API under another
             prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
+        new_ids: True publishes each message with a new ``Nats-Msg-Id``, in place of its own or in addition to its other
+            headers, so that streams store it again. If the replay is repeated, its messages are stored once more.
         rate: Maximum number of messages per second; None sets no limit.
         window: Maximum number of unacknowledged messages, 1 or more.
         ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
@@ -73,9 +81,11 @@ async def replay(
             not sent.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
             ``connection-closed``. Messages after the failed one may have been sent.
+        TypeError: ``js`` is not a JetStreamContext.
         ValueError: ``window`` is below 1, or ``rate`` is not above 0.
     """
-    check_client(nc)
+    check_jetstream(js)
+    nc = client_of(js)
     check_count("window", window)
     if rate is not None:
         check_positive("rate", rate)
@@ -83,20 +93,23 @@ async def replay(
         check_plain_subject(subject)
     for pattern in allowed:
         check_pattern(pattern)
-    count = duplicates = batched = 0
     failures: list[DeliveryError] = []
 
     def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
-        nonlocal count, duplicates, batched
         if isinstance(outcome, DeliveryError):
             failures.append(outcome)
-        else:
-            count += 1
-            duplicates += is_duplicate(item, outcome)
-            batched += not outcome.seq
 
-    sent = 0
-    acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout, fast_ingest=True)
+    acks = PendingAcks(
+        nc,
+        done,
+        window=window,
+        ack_timeout=ack_timeout,
+        retry_timeout=retry_timeout,
+        api_prefix=api_prefix(js),
+        fast_ingest=True,
+    )
+    ids = f"replay:{uuid4().hex}" if new_ids else ""
+    sent = written = 0
     try:
         async with acks:
             async for message in _paced(messages, rate):
@@ -104,7 +117,8 @@ async def replay(
                     break
                 if subject is None:
                     check_foreign_subject(nc, message.subject, allowed=allowed)
-                outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
+                identifier = f"{ids}:{sent}" if ids else None
+                outgoing, block = framed(nc, message, subject, message_id=identifier, is_stored=acknowledged)
                 if acknowledged:
                     await acks.send(outgoing, block)
                 else:
@@ -117,9 +131,9 @@ async def replay(
             raise failures[0]
         if not acknowledged:
             await flush(nc)
-            count = sent
+            written = sent
     finally:
-        on_end(result := PublishResult(count, duplicates, batched))
+        on_end(result := acks.tally.result if acknowledged else PublishResult(written))
     return result
 
 
@@ -145,10 +159,22 @@ async def _each(messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage]
 
 
 def framed(
-    nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
+    nc: Client,
+    message: StoredMessage,
+    subject: str | None = None,
+    *,
+    message_id: str | None = None,
+    is_stored: bool = True,
 ) -> tuple[NatsMessage, bytes]:
     """
     Return the outgoing message and header block of a captured message. The caller checks its subject.
+
+    Args:
+        nc: The connection.
+        message: The message.
+        subject: As for :func:`replay`.
+        message_id: A new ``Nats-Msg-Id``; None keeps the one that the message has.
+        is_stored: Whether the message is published to a stream.
 
     Raises:
         EncodeError: As :func:`replay` does.
@@ -162,6 +188,9 @@ def framed(
     headers = list(message.headers)
     if any(name.startswith(_BATCH_HEADERS) for name, _ in headers):
         headers = [pair for pair in headers if not pair[0].startswith(_BATCH_HEADERS)]
+    if message_id is not None:
+        headers = [pair for pair in headers if pair[0] != MSG_ID]
+        headers.append((MSG_ID, message_id))
     block = write_header_block(headers) if headers else b""
     if block and not supports_headers(nc):
         raise EncodeError(

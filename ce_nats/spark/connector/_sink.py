@@ -109,10 +109,10 @@ class Target:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Result of a task: the number of messages, and of those that the stream had already stored."""
+    """Result of a task: the number of messages, and of those that the stream had already stored, if it is known."""
 
     messages: int
-    duplicates: int
+    duplicates: int | None
 
 
 class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):

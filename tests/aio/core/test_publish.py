@@ -258,7 +258,7 @@ async def test_placeholder_in_a_plain_string_is_rejected_everywhere(nc, js, serv
         publisher(),
         request(nc, event, subject),
         asyncio.to_thread(_publish_in_thread, server.url, event, subject),
-        replay(nc, [stored], subject=subject, acknowledged=False),
+        replay(js, [stored], subject=subject, acknowledged=False),
     ):
         with pytest.raises(EncodeError, match="use SubjectTemplate to fill in attributes") as info:
             await publishing
@@ -278,7 +278,7 @@ async def test_braces_in_existing_subjects_are_accepted(nc, make_event):
     """Subjects of captured messages and of inboxes may contain braces."""
     async with await subscribe(nc, "orders.>") as received, await subscribe(nc, "inbox.{1}") as replies:
         stored = StoredMessage("orders.{type}", "", [], b"{}", "S", 1, Timestamp("2026-01-01T00:00:00Z"))
-        await replay(nc, [stored], acknowledged=False)
+        await replay(nc.jetstream(), [stored], acknowledged=False)
         assert (await anext(received)).subject == "orders.{type}"
         await publish(nc, make_event(), "orders.a", reply="inbox.{1}")
         await respond(await anext(received), make_event(2))

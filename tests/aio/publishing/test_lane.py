@@ -20,13 +20,43 @@ COUNT = 2_000
 # --- Duplicates -------------------------------------------------------------------------------------------------------
 
 
-async def test_duplicates_are_stored_once(js, subject, batched, make_event):
-    for _ in range(2):
-        async with Publisher(js) as publisher:
+@pytest.mark.parametrize("window", [50, 1000])
+async def test_duplicates_are_stored_once(js, subject, batched, make_event, window):
+    """Nothing else is published, so that their number is known: the server has stored nothing of the batches."""
+    for duplicates in (None, COUNT):
+        async with Publisher(js, window=window) as publisher:
             for number in range(COUNT):
                 await publisher.publish(make_event(number), subject)
-        assert publisher.acknowledged == COUNT
+        assert (publisher.acknowledged, publisher.duplicates) == (COUNT, duplicates)
+    assert publisher.batched > COUNT / 2
     assert await ids(js, batched) == expected(range(COUNT))
+
+
+async def test_number_of_duplicates_is_unknown_if_others_are_new(js, subject, batched, make_event):
+    """Other clients may publish meanwhile, so it cannot be computed from the sequences of batches."""
+    for numbers in (range(0, 1000, 2), range(1000)):
+        async with Publisher(js) as publisher:
+            acks = [await publisher.publish(make_event(number), subject) for number in numbers]
+        assert publisher.acknowledged == len(numbers)
+        assert publisher.duplicates is None
+        assert {ack.result().duplicate for ack in acks if not ack.result().seq} == {None}
+    assert len(await ids(js, batched)) == 1000
+
+
+async def test_number_of_duplicates_is_known_with_another_publisher(nc, js, subject, batched, make_event):
+    async def publish(publisher, numbers):
+        for number in numbers:
+            await publisher.publish(make_event(number), subject)
+            if number % 50 == 0:
+                await asyncio.sleep(0.001)
+
+    async with Publisher(js) as before:
+        await publish(before, range(COUNT))
+    async with Publisher(js) as again, Publisher(js) as other:
+        await asyncio.gather(publish(again, range(COUNT)), publish(other, range(COUNT, 2 * COUNT)))
+    assert (again.acknowledged, again.duplicates) == (COUNT, COUNT)
+    assert (other.acknowledged, other.duplicates) == (COUNT, None)
+    assert len(await ids(js, batched)) == 2 * COUNT
 
 
 @pytest.mark.parametrize(

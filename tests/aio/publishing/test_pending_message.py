@@ -7,7 +7,6 @@ from nats.js.errors import APIError, BadRequestError, NotFoundError
 from ce_nats.aio.publishing._pending_message import (
     PendingMessage,
     has_copy_detection,
-    is_duplicate,
     is_not_stored,
     message_id,
     read_reply,
@@ -144,5 +143,3 @@ def test_message_was_sent_after_its_first_attempt():
     for attempts in range(3):
         message = PendingMessage("s", None, b"", b"", None, 0.0, 0.0, attempts)
         assert message.was_sent is (attempts > 0)
-        assert is_duplicate(message, PubAck("S", 1, duplicate=True)) is (attempts == 1)
-        assert is_duplicate(message, PubAck("S", 1)) is False
