@@ -405,3 +405,5 @@ async def result_unless(failed: asyncio.Future[DeliveryError], request: Callable
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # otherwise it is logged, if this task was cancelled meanwhile

@@ -33,10 +33,11 @@ from ._natspy import RawMessage, api_prefix, api_timeout, client_of, server_info
 from ._permissions import answered
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS
+from ._util.resuming import Resumable
 from .core._publish import as_nats_headers, check_size
 from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, TimeToLive, event_id, prepare_for_stream
 from .publishing._stream_lookup import publish_with_retry
-from .reading._range_reader import OnLoss, read_range_on, refuse_loss
+from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
 __all__ = ["DedupId", "StoredMessage", "TimeToLive", "configure_stream", "event_id", "publish", "read_stream"]
@@ -125,7 +126,7 @@ async def publish(
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
 
 
-async def read_stream(
+def read_stream(
     js: JetStreamContext,
     stream: str,
     *,
@@ -150,7 +151,8 @@ async def read_stream(
     Messages are read through a consumer in the server's memory, which is deleted at the end. No consumer is created for
     a range of at most 256 sequences, for streams that delete acknowledged messages (work queue and interest), and if
     the server refuses it. Messages are then read one by one, at a tenth of the speed. After a lost connection or
-    consumer, and after an election, reading continues after the last batch.
+    consumer, and after an election, reading continues after the last batch. An iteration that was cancelled, by a
+    timeout for instance, continues there as well; ``on_loss`` may then be called with an error again.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -183,29 +185,43 @@ async def read_stream(
     nc, prefix, timeout = client_of(js), api_prefix(js), api_timeout(js)
     if retry_timeout is None:
         retry_timeout = max(RETRY_SECONDS, timeout)
-    state = await StreamApi(nc, prefix, timeout, retry_timeout).state(stream)
-    found = read_range_on(
-        nc,
-        _range(state, subject, start, end),
-        prefix=prefix,
-        on_loss=on_loss or refuse_loss,
-        request_timeout=timeout,
-        retry_timeout=retry_timeout,
-    )
-    rest: list[RawMessage] = []
-    failure: Exception | None = None
-    async with aclosing(found) as ranges:
-        try:
-            async for messages in ranges:
-                *batches, rest = _cut(rest + messages.messages, batch_size)
-                for batch in batches:
-                    yield as_messages(batch, stream)
-        except Exception as error:
-            failure = error
-    if rest:
-        yield as_messages(rest, stream)
-    if failure is not None:
-        raise failure
+    rest: StreamRange | None = None  # what was not yielded
+    opened = OpenConsumer(nc)
+
+    async def read() -> AsyncGenerator[list[StoredMessage], None]:
+        nonlocal rest
+        if rest is None:
+            rest = _range(await StreamApi(nc, prefix, timeout, retry_timeout).state(stream), subject, start, end)
+        found = read_range_on(
+            nc,
+            rest,
+            prefix=prefix,
+            on_loss=on_loss or refuse_loss,
+            request_timeout=timeout,
+            retry_timeout=retry_timeout,
+            opened=opened,
+        )
+        left: list[RawMessage] = []
+        failure: Exception | None = None
+        async with aclosing(found) as ranges:
+            try:
+                async for raw in ranges:
+                    *batches, left = _cut(left + raw.messages, batch_size)
+                    for number, batch in enumerate(batches, 1):
+                        messages = as_messages(batch, stream)
+                        has_more = left or number < len(batches)
+                        rest = after(rest, messages[-1].sequence if has_more else raw.last)
+                        yield messages
+            except Exception as error:
+                failure = error
+        if left:
+            messages = as_messages(left, stream)
+            rest = after(rest, messages[-1].sequence)
+            yield messages
+        if failure is not None:
+            raise failure
+
+    return Resumable(read, opened.delete)
 
 
 def _range(state: StreamState, subject: str | Sequence[str], start: int, end: int | None) -> StreamRange:

@@ -7,7 +7,7 @@ import nats
 import pytest
 
 from ce_nats import ContentMode, EncodeError, dedup_id, from_nats_message
-from ce_nats.aio import DeliveryError, Publisher
+from ce_nats.aio import DeliveryError, Publisher, connect
 from ce_nats.aio import _natspy as _nats
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._connect import disconnect
@@ -20,6 +20,8 @@ from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
 from tests.support.reading import publish_all, read, way
+from tests.support.relay import Relay
+from tests.support.waiting import until
 
 __all__ = ["way"]
 
@@ -596,6 +598,127 @@ async def test_closed_iterator_leaves_no_tasks(way, js, ten):
         async for _ in batches:
             break
     assert asyncio.all_tasks() == before
+
+
+# --- Cancelled reads --------------------------------------------------------------------------------------------------
+
+# Less than the 30 seconds after which the server deletes an idle consumer.
+SOON = 15
+
+
+@pytest.fixture
+async def thousand(nc, stream, subject, until_stored):
+    """A stream of 1,000 messages."""
+    for number in range(1000):
+        await nc.publish(subject, b"%d" % number)
+    await until_stored(stream, 1000)
+    return stream
+
+
+@pytest.fixture
+def until_no_consumer(js, thousand):
+    async def wait():
+        async def has_none():
+            return not await js.consumers_info(thousand)
+
+        await until(has_none, SOON)
+
+    return wait
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+async def test_read_cancelled_at_any_turn_of_the_loop_leaves_no_consumer(
+    js, thousand, until_no_consumer, cancellations
+):
+    """Also if it is cancelled repeatedly, as scopes of anyio do."""
+    cancelled = 0
+    for turns in range(100):
+        reading = asyncio.create_task(read(js, thousand))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for _ in range(cancellations):
+            reading.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(reading, return_exceptions=True)
+        cancelled += reading.cancelled()
+    assert cancelled > 50
+    await until_no_consumer()
+
+
+async def test_read_cancelled_before_a_late_answer_leaves_no_consumer(server, thousand, until_no_consumer):
+    """Requests and answers take 50 ms; the reads are cancelled within 0.4 s, during each of them."""
+    with Relay(server.url) as relay:
+        async with connect(relay.url) as nc:
+            relay.delay = 0.05
+            reading = []
+            for _ in range(40):
+                reading.append(asyncio.create_task(read(nc.jetstream(), thousand)))
+                await asyncio.sleep(0.01)
+            for task in reversed(reading):
+                task.cancel()
+            results = await asyncio.gather(*reading, return_exceptions=True)
+            assert [result for result in results if isinstance(result, asyncio.CancelledError)]
+            await until_no_consumer()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_iteration_that_is_left_leaves_no_consumer(js, thousand, until_no_consumer, closes):
+    batches = read_stream(js, thousand, batch_size=100)
+    async for _ in batches:
+        break
+    assert await js.consumers_info(thousand)
+    if closes:
+        await batches.aclose()
+        assert not await js.consumers_info(thousand)
+    del batches
+    await until_no_consumer()
+
+
+async def test_iteration_that_is_left_with_its_connection_leaves_no_consumer(server, thousand, until_no_consumer):
+    async with connect(server.url) as nc:
+        async for _ in read_stream(nc.jetstream(), thousand, batch_size=100):
+            break
+    await until_no_consumer()
+
+
+async def test_timeouts_around_an_iteration_lose_no_message(js, thousand, way, until_no_consumer):
+    batches, numbers, timeouts, seconds = read_stream(js, thousand, batch_size=100), [], 0, 0.0005
+    while True:
+        try:
+            batch = await asyncio.wait_for(anext(batches, None), seconds)
+        except asyncio.TimeoutError:
+            timeouts, seconds = timeouts + 1, seconds * 1.2
+            continue
+        if batch is None:
+            break
+        numbers += [message.sequence for message in batch]
+        if len(numbers) % 300 == 0:
+            seconds = 0.0005
+    assert numbers == list(range(1, 1001))
+    assert timeouts > 3
+    await until_no_consumer()
+
+
+async def test_cancelled_read_of_a_changing_stream_continues_at_the_gap(js, thousand, monkeypatch):
+    """The reader deletes what it has read, and the stream then begins after a gap: nothing was lost."""
+    monkeypatch.setattr(ranges, "_FIRST_MESSAGES", 200)  # of a request
+    for number in range(501, 600):
+        await js.delete_msg(thousand, number)
+    batches, numbers, cancelled = read_stream(js, thousand, start=301, batch_size=200), [], 0
+    while True:
+        waiting = asyncio.create_task(anext(batches, None))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        (batch,) = await asyncio.gather(waiting, return_exceptions=True)
+        if isinstance(batch, asyncio.CancelledError):
+            cancelled += 1
+            batch = await anext(batches, None)
+        if batch is None:
+            break
+        numbers += [message.sequence for message in batch]
+        await js.purge_stream(thousand, seq=numbers[-1] + 1)
+    assert numbers == [*range(301, 501), *range(600, 1001)]
+    assert cancelled > 1
 
 
 async def test_large_messages_are_read(way, nc, js, subject, stream):

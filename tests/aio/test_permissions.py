@@ -1,6 +1,7 @@
 """Denied permissions and lost connections: each operation raises the error, on real servers."""
 
 import asyncio
+import gc
 import json
 import logging
 import sys
@@ -684,6 +685,19 @@ async def test_result_of_a_request_is_returned_unless_it_fails_first():
         await waiting_for
     assert info.value is error
     assert cancelled.is_set()
+
+
+async def test_exception_of_a_request_that_was_cancelled_meanwhile_is_not_logged(caplog):
+    async def fail():
+        waiting.cancel()
+        raise ValueError("a")
+
+    failed = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(result_unless(failed, fail))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_reading_that_has_resumed_does_not_close_the_connection(connected):

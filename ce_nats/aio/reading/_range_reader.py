@@ -13,6 +13,7 @@ deletes messages that a consumer has acknowledged, and for small ranges.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from bisect import bisect_left, bisect_right
@@ -30,14 +31,18 @@ from ...codec.timestamp import Timestamp
 from ...errors import ApiError, DataLossError, DeliveryError, ErrorCode
 from ...subjects import covers
 from ...wire._ack_subject import AckSubject, ack_subject
+from ...wire.nats import write_publish
 from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
-from .._natspy import SEES_RAW_MESSAGES, BulkClient, RawMessage
+from .._natspy import SEES_RAW_MESSAGES, BulkClient, RawMessage, write_publish_frame
 from .._pull_status import PullStatus, parse_pull_status
+from .._util.finishing import finish
 from .._util.patience import RETRY_SECONDS, Patience
 from ._raw_pull import RawPull
 from ._stored_messages import metadata, read_one_by_one
+
+_log: Final = logging.getLogger(__name__)
 
 # Connects a client with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]
@@ -56,6 +61,9 @@ _FEW: Final = 256
 # Time for which the server keeps an idle consumer.
 _INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
+# The same if the creation was not answered: the consumer may exist, or the server does not answer at all.
+_LATE_SECONDS: Final = 0.1
+_REFUSALS: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS, ErrorCode.INCOMPATIBLE_CONFIG)
 _POLL_SECONDS: Final = 0.5
 
 
@@ -80,6 +88,31 @@ class RawBatch:
 def refuse_loss(error: DataLossError) -> None:
     """Raise the error; the default for lost messages."""
     raise error
+
+
+class OpenConsumer:
+    """
+    The consumer through which a range is read on an existing connection.
+
+    Args:
+        nc: The connection.
+    """
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        self._deletion = ""  # subject of the request
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self, deletion: str) -> None:
+        """Set the subject of the request that deletes the consumer; ``""`` if there is no consumer."""
+        self._deletion = deletion
+        self._loop = asyncio.get_running_loop()
+
+    def delete(self) -> None:
+        """Send the request without waiting, which also works directly before the connection is closed."""
+        with suppress(RuntimeError):  # without a running loop
+            if self._deletion and asyncio.get_running_loop() is self._loop and self._nc.is_connected:
+                write_publish_frame(self._nc, write_publish(self._deletion, b"", b""), 0)
 
 
 async def read_range(
@@ -139,6 +172,7 @@ async def read_range_on(
     on_loss: OnLoss = refuse_loss,
     request_timeout: float = 5.0,
     retry_timeout: float = RETRY_SECONDS,
+    opened: OpenConsumer | None = None,
 ) -> AsyncGenerator[RawBatch, None]:
     """
     Read a range of a stream on an existing connection; :func:`read_range` opens connections.
@@ -153,6 +187,7 @@ async def read_range_on(
         on_loss: As for :func:`read_range`.
         request_timeout: As for :func:`read_range`.
         retry_timeout: As for :func:`read_range`.
+        opened: Gets the consumer.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
@@ -166,7 +201,7 @@ async def read_range_on(
         yield nc
 
     def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
-        return _Attempt(client, rest, prefix, on_loss, timeout, few=_FEW, needs_consumer=False)
+        return _Attempt(client, rest, prefix, on_loss, timeout, opened, few=_FEW, needs_consumer=False)
 
     patience = Patience(request_timeout, retry_timeout)
     async with aclosing(_read(connected, attempt, wanted, patience, lambda: nc.is_closed)) as batches:
@@ -230,6 +265,7 @@ class _Attempt:
         prefix: str,
         on_loss: OnLoss,
         timeout: float,
+        opened: OpenConsumer | None = None,
         *,
         few: int = 0,
         needs_consumer: bool = True,
@@ -238,6 +274,7 @@ class _Attempt:
         self.rest = wanted
         self._on_loss = on_loss
         self._timeout = timeout
+        self._opened = opened or OpenConsumer(client)
         self._few = few
         self._needs_consumer = needs_consumer
         self._looks_ahead = False
@@ -257,7 +294,7 @@ class _Attempt:
                 async with aclosing(method()) as batches:
                     async for batch in batches:
                         yield batch
-                        self.rest = _after(self.rest, batch.last)
+                        self.rest = after(self.rest, batch.last)
                 return
             except _NoConsumerError:
                 continue
@@ -277,7 +314,7 @@ class _Attempt:
                         loss, batch = await self._find_loss(batch), await self._with_gap_after(batch)
                         for part in self._parts(batch, loss):
                             yield part
-                        self.rest = _after(self.rest, batch.last)
+                        self.rest = after(self.rest, batch.last)
                     if not requests.has_more(messages, status) and len(self.rest) and await self._is_at_end():
                         await self._check_tail()
                         return
@@ -309,19 +346,52 @@ class _Attempt:
         }
         if rest.subjects:
             config["filter_subjects"] = list(rest.subjects)
+        # In a task, because the server may still create the consumer if this one is cancelled.
+        creation = asyncio.ensure_future(self._api.create_consumer(rest.stream, name, config))
+        self._opened.set(f"{self._api.prefix}.CONSUMER.DELETE.{rest.stream}.{name}")
+        try:
+            await self._wait_for(creation)
+            yield f"{self._api.prefix}.CONSUMER.MSG.NEXT.{rest.stream}.{name}"
+        finally:
+            self._opened.set("")
+            if not _is_refused(creation):
+                has_failed = creation.done() and creation.exception() is not None
+                deletion = self._delete_consumer(rest.stream, name, creation)
+                await finish(deletion, f"stream {rest.stream}", _LATE_SECONDS if has_failed else _DELETE_SECONDS)
+
+    async def _wait_for(self, creation: asyncio.Future[Any]) -> None:
+        """
+        Wait until a consumer is created.
+
+        Raises:
+            _NoConsumerError: The server refuses consumers.
+            DeliveryError: As :meth:`StreamApi.create_consumer` does.
+        """
         try:
             with self._without_permission():
-                await self._api.create_consumer(rest.stream, name, config)
+                await asyncio.shield(creation)
         except DeliveryError as error:
             is_refused = isinstance(error, ApiError) and not error.is_temporary
             if is_refused or error.code is ErrorCode.INCOMPATIBLE_CONFIG:
                 raise _NoConsumerError from error
             raise
-        try:
-            yield f"{self._api.prefix}.CONSUMER.MSG.NEXT.{rest.stream}.{name}"
-        finally:
-            with suppress(Exception):
-                await asyncio.wait_for(self._api.delete_consumer(rest.stream, name), _DELETE_SECONDS)
+
+    async def _delete_consumer(self, stream: str, name: str, creation: asyncio.Future[Any]) -> None:
+        """Delete a consumer; if it does not exist yet, also after the answer to its creation."""
+        while True:
+            is_answered = creation.done()
+            try:
+                await self._api.delete_consumer(stream, name)
+            except DeliveryError as error:
+                _log.debug("consumer %s of stream %s could not be deleted: %s", name, stream, error)
+                if is_answered:
+                    return
+                await asyncio.wait([creation])
+                if _is_refused(creation):
+                    return
+            else:
+                creation.add_done_callback(_is_refused)  # looks at the exception, which has no other reader
+                return
 
     async def _through_api(self) -> AsyncGenerator[RawBatch, None]:
         if not await self._check_beginning():
@@ -453,6 +523,14 @@ class _Attempt:
         return state
 
 
+def _is_refused(creation: asyncio.Future[Any]) -> bool:
+    """Return whether the server has answered that it does not create a consumer."""
+    if not creation.done() or creation.cancelled():
+        return False
+    error = creation.exception()
+    return isinstance(error, ApiError) or (isinstance(error, DeliveryError) and error.code in _REFUSALS)
+
+
 class _NoConsumerError(Exception):
     """The stream refuses consumers."""
 
@@ -519,7 +597,7 @@ def _sequence(message: RawMessage) -> int:
     return metadata(message[1])[0]
 
 
-def _after(rest: StreamRange, sequence: int) -> StreamRange:
+def after(rest: StreamRange, sequence: int) -> StreamRange:
     """Return the rest of a range after a sequence."""
     return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
 
