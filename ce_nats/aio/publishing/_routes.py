@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from ...subjects import covers
 
@@ -15,7 +16,8 @@ UNKNOWN: Final = object()
 L = TypeVar("L")
 
 
-class _Stream(NamedTuple, Generic[L]):
+@dataclass(frozen=True, slots=True)
+class _Stream(Generic[L]):
     patterns: Sequence[str]
     lane: L | None
 
