@@ -8,8 +8,8 @@ Copy CloudEvents from a Kafka topic to a JetStream stream, and back.
 
 Offsets are committed after the stream has stored the events, and a message is acknowledged after Kafka has stored its
 record, so no event is lost if the bridge is killed. Events that are resent to the stream are stored once. Records that
-are not events are published to dead.kafka with the error code; messages that are not events are dead letters under
-dead.nats. The stream of --subject and a stream with the subjects dead.> must exist.
+are not events are published to dead.bridge.kafka with the error code; messages that are not events are dead letters
+under dead.bridge.nats. The stream of --subject and a stream with the subjects dead.bridge.> must exist.
 """
 
 import argparse
@@ -71,7 +71,7 @@ async def to_nats(nc: Client, topic: str, subject: str, stopped: asyncio.Event) 
                     await publisher.publish(from_record(record), template)
                 except CeNatsError as error:
                     origin = {"Kafka-Record": f"{topic}/{record.partition}/{record.offset}", "Error": str(error.code)}
-                    await js.publish("dead.kafka", record.value or b"", headers=origin)
+                    await js.publish("dead.bridge.kafka", record.value or b"", headers=origin)
             if batches:
                 await publisher.flush()
                 await consumer.commit()
@@ -81,7 +81,7 @@ async def to_kafka(nc: Client, stream: str, topic: str, stopped: asyncio.Event) 
     async with (
         AIOKafkaProducer(bootstrap_servers=KAFKA, acks="all", enable_idempotence=True) as producer,
         aio.PullConsumer(
-            nc.jetstream(), stream, NAME, dead_letter="dead.nats", create=ConsumerConfig(), parse_data=False
+            nc.jetstream(), stream, NAME, dead_letter="dead.bridge.nats", create=ConsumerConfig(), parse_data=False
         ) as consumer,
     ):
 

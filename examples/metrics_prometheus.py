@@ -6,7 +6,8 @@ A worker that consumes a stream, with an endpoint for Prometheus.
     curl http://127.0.0.1:9464/metrics
 
 The argument is the port of the endpoint, or 0 for a free one. SIGINT and SIGTERM end the worker after the running
-handlers have ended. The streams ORDERS (orders.>) and DEAD (dead.>) are created if they do not exist.
+handlers have ended. The streams WEB_ORDERS (web-orders.>) and DEAD_WEB_ORDERS (dead.web-orders) are created if they do
+not exist.
 """
 
 import asyncio
@@ -36,23 +37,23 @@ async def charge(delivery: aio.Delivery) -> None:
 
 
 async def add_streams(js: JetStreamContext) -> None:
-    await js.add_stream(name="ORDERS", subjects=["orders.>"])
-    await js.add_stream(name="DEAD", subjects=["dead.>"])
+    await js.add_stream(name="WEB_ORDERS", subjects=["web-orders.>"])
+    await js.add_stream(name="DEAD_WEB_ORDERS", subjects=["dead.web-orders"])
 
 
 async def main(port: int) -> None:
     meters = MeterProvider([PrometheusMetricReader()])
     server, _ = start_http_server(port, addr="127.0.0.1")
     # The template is the label, because each subject of a customer would be a separate time series.
-    instrumentation = Instrumentation(subjects=["orders.{customer}.{type:tokens}"], meter_provider=meters)
+    instrumentation = Instrumentation(subjects=["web-orders.{customer}.{type:tokens}"], meter_provider=meters)
     async with await aio.connect(URL) as nc:
         js = nc.jetstream()
         await add_streams(js)
         async with aio.PullConsumer(
             js,
-            "ORDERS",
+            "WEB_ORDERS",
             "metrics-worker",
-            dead_letter="dead.orders",
+            dead_letter="dead.web-orders",
             create=ConsumerConfig(),
             skip_expired=True,  # counted with the outcome "expired"
             instrumentation=instrumentation,

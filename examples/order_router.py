@@ -4,8 +4,8 @@ Handle the events of a stream by their type, with data as models, until SIGTERM 
     pip install ce-nats pydantic
     NATS_URL=nats://127.0.0.1:4222 python examples/order_router.py
 
-Events of other types, and orders whose data is not valid, are stored under dead.orders. The streams ORDERS (orders.>)
-and DEAD (dead.>) must exist.
+Events of other types, and orders whose data is not valid, are stored under dead.web-orders. The streams WEB_ORDERS
+(web-orders.>) and DEAD_WEB_ORDERS (dead.web-orders) must exist.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ async def log(event: DecodedEvent, delivery: aio.Delivery) -> None:
 async def main() -> None:
     async with aio.connect(URL) as nc:
         config = ConsumerConfig(ack_wait=30)
-        consumer = aio.PullConsumer(nc.jetstream(), "ORDERS", "stock", dead_letter="dead.orders", create=config)
+        consumer = aio.PullConsumer(nc.jetstream(), "WEB_ORDERS", "stock", dead_letter="dead.web-orders", create=config)
         async with consumer:
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, consumer.stop)

@@ -2,11 +2,11 @@
 Requeue the dead letters of one error after the handler was fixed.
 
     pip install ce-nats
-    python examples/replay_dead_letters.py DEAD --error KeyError            lists them
-    python examples/replay_dead_letters.py DEAD --error KeyError --replay   publishes the originals to their subjects
+    python examples/replay_dead_letters.py DEAD_ORDERS --error KeyError            lists them
+    python examples/replay_dead_letters.py DEAD_ORDERS --error KeyError --replay   publishes the originals again
 
 A dead letter is deleted after its original was stored. If an original cannot be published, its dead letter is kept, and
-the exit status is 1. ``ce-nats dead-letters requeue DEAD --error KeyError`` does the same in a shell.
+the exit status is 1. ``ce-nats dead-letters requeue DEAD_ORDERS --error KeyError`` does the same in a shell.
 """
 
 import argparse

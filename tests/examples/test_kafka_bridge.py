@@ -29,7 +29,7 @@ def bridge(start, address, monkeypatch):
 
 async def test_events_from_kafka_to_nats_and_back(bridge, address, js, make_event):
     await js.add_stream(name="ORDERS", subjects=["orders.>"])
-    await js.add_stream(name="DEAD", subjects=["dead.>"])
+    await js.add_stream(name="DEAD", subjects=["dead.bridge.>"])
     event = make_event(1, {"total": 12.5}, subject="5 €", partitionkey="north", datacontenttype="application/json")
     async with AIOKafkaProducer(bootstrap_servers=address) as producer:
         for record in (kafka.to_binary_event(event), kafka.to_structured_event(make_event(2, "text"))):

@@ -48,10 +48,10 @@ async def publish(js):
     async with aio.Publisher(js) as publisher:
         for number, total in enumerate((12.5, 40, -1)):
             event = CloudEvent({"source": "/orders", "type": "com.example.paid"}, {"total": total})
-            await publisher.publish(event, f"orders.customer{number}.com.example.paid")
+            await publisher.publish(event, f"web-orders.customer{number}.com.example.paid")
         attributes = {"source": "/orders", "type": "com.example.paid", "expirytime": "2020-01-01T00:00:00Z"}
-        await publisher.publish(CloudEvent(attributes, {"total": 5}), "orders.customer4.com.example.paid")
-    await js.publish("orders.customer3.com.example.paid", b"no event")
+        await publisher.publish(CloudEvent(attributes, {"total": 5}), "web-orders.customer4.com.example.paid")
+    await js.publish("web-orders.customer3.com.example.paid", b"no event")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="ends by a POSIX signal")
@@ -68,7 +68,7 @@ async def test_metrics_page(start, js):
     assert by_outcome(found, f"{DURATION}_count") == {"acknowledged": 2, "dead-lettered": 1}
     assert by_outcome(found, f"{DURATION}_sum")["acknowledged"] >= 0.02
     labels = [one.labels for one in found if one.name == CONSUMED]
-    assert {one["messaging_destination_template"] for one in labels} == {"orders.{customer}.{type:tokens}"}
+    assert {one["messaging_destination_template"] for one in labels} == {"web-orders.{customer}.{type:tokens}"}
     assert {one["messaging_consumer_group_name"] for one in labels} == {"metrics-worker"}
     assert {one.get("error_type", "") for one in labels} == {"", "ce_nats.errors.Reject", "not-a-cloudevent"}
-    assert (await js.stream_info("DEAD")).state.messages == 2
+    assert (await js.stream_info("DEAD_WEB_ORDERS")).state.messages == 2
