@@ -193,10 +193,11 @@ def test_pages_were_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_blocks_are_of_known_kinds(page: Page) -> None:
-    """So that no example is skipped. A page with output has a program that prints it."""
+    """So that no example is skipped. A page with output has a program that prints it; no output is empty."""
     assert {kind for kind, _ in page.blocks} <= KINDS
     assert page.text.count("```") == 2 * len(page.blocks)
     assert page.of("python") or not page.of("output")
+    assert all(text.strip() for _, text in page.blocks)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -185,6 +185,8 @@ class Publisher:
         """
         Publish an event, and return as soon as the window has a free slot for it.
 
+        ``mode=``, ``format=`` and ``ttl=`` are arguments of :class:`Publisher` only.
+
         Args:
             event: The event, as for :func:`ce_nats.to_nats_message`.
             subject: NATS subject to publish to, or a subject template.
