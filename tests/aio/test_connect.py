@@ -328,8 +328,9 @@ async def test_buffer_is_not_sent_to_a_server_without_info(certificates, tls_con
                 is_there.set()
                 while data := await reader.read(1000):
                     called.extend(data)
-                ended.set()
                 writer.close()
+                await writer.wait_closed()  # else the socket may be open when the event loop ends
+                ended.set()
 
             async with await start_server(keep_silent) as silent:
                 listener.cut()
