@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs signals")
+
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import os, sys
@@ -57,6 +60,4 @@ def test_signal_that_the_caller_ignores_is_ignored(calls, number):
 
 def test_installed_command_starts_in_this_module():
     """Not in the package, whose import takes time."""
-    script = os.path.join(os.path.dirname(sys.executable), "ce-nats")
-    with open(script, encoding="utf-8") as text:
-        assert "from _ce_nats_command import main" in text.read()
+    assert '\nce-nats = "_ce_nats_command:main"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
