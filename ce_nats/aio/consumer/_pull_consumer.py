@@ -32,6 +32,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from ..._numbers import check_optional_seconds, check_seconds
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
@@ -180,8 +181,7 @@ class PullConsumer:
         check_name("stream", stream)
         check_name("consumer", consumer)
         check_count("prefetch", prefetch)
-        if not 0 <= expiry_leeway < math.inf:
-            raise ValueError(f"expiry_leeway must be a finite number of seconds, 0 or more, got {expiry_leeway}")
+        check_seconds("expiry_leeway", expiry_leeway)
         self._js = js
         self._nc = client_of(js)
         self._api = StreamApi.of(js)
@@ -376,8 +376,7 @@ class PullConsumer:
         check_handler(handler)
         check_count("concurrency", concurrency)
         check_key(key)
-        if stop_timeout is not None and stop_timeout < 0:
-            raise ValueError(f"stop_timeout must be 0 or more seconds, got {stop_timeout}")
+        check_optional_seconds("stop_timeout", stop_timeout)
         workers = Workers(self, handler, self._report, self._target)
         if key is None:
             await workers.run(concurrency, self._stopped, stop_timeout)

@@ -482,7 +482,7 @@ async def test_stop_timeout_does_not_cancel_handlers_that_return_in_time(publish
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"stop_timeout": -1}])
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"stop_timeout": -1}, {"stop_timeout": float("nan")}])
 async def test_numbers_out_of_range_are_rejected(consume, options):
     async with consume() as consumer:
         with pytest.raises(ValueError, match=r" must be .* got "):
