@@ -39,6 +39,8 @@ _log: Final = logging.getLogger(__name__)
 
 # Timeout of a request whose response is optional.
 _NAMES_SECONDS: Final = 2.0
+# Reasons of why_no_stream() that concern all streams.
+NO_JETSTREAM: Final = ("the server has no JetStream", "JetStream is not enabled for this account")
 # A server also reports that there is no stream, or no JetStream, while it shuts down, for at most this time.
 _SHUTDOWN_SECONDS: Final = 0.5
 # nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. The message may have been deleted before.
@@ -409,11 +411,11 @@ class StreamApi:
             target, request = f"streams on {subject}", {"subject": subject}
             answer = await self._exchange(_Names, target, "STREAM.NAMES", request, timeout=self._timeout)
         except nats.errors.NoRespondersError:
-            return None if self._may_have_jetstream() else "the server has no JetStream"
+            return None if self._may_have_jetstream() else NO_JETSTREAM[0]
         except (DeliveryError, nats.errors.Error, OSError):
             return None
         if answer.error is not None:
-            return "JetStream is not enabled for this account" if answer.error.err_code in NOT_ENABLED else None
+            return NO_JETSTREAM[1] if answer.error.err_code in NOT_ENABLED else None
         if answer.streams:
             return ""
         return f"create one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"

@@ -13,7 +13,7 @@ streams are looked up again before anything is resent, and the messages go to th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, cast
@@ -25,6 +25,7 @@ from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode
 from .._jetstream_api import StreamApi, StreamOnSubject
 from .._natspy import is_server_from
+from .._permissions import Denial
 from ._ack_window import subscribe_raw, unsubscribe_raw
 from ._lane import PING, Lane, Owner
 from ._pending_message import PendingMessage
@@ -39,6 +40,8 @@ _LOOKUP_SECONDS: Final = 2.0
 _LOOKUP_RETRY_SECONDS: Final = 10.0
 _RENEWAL_SECONDS: Final = 0.5
 _MAX_UNBATCHED: Final = 4096
+# Seconds before each lookup of the last message of a batch, which the stream may still be storing.
+_STORING_PAUSES: Final = (0.0, 0.05, 0.1, 0.2)
 # Subjects of a batch whose last message is looked up.
 _MAX_LOOKUPS: Final = 8
 
@@ -88,6 +91,11 @@ class FastIngest:
                     lane = await self._look_up(subject)
                 self._routes.remember(subject, cast("Lane | None", lane))
             return self.routes[subject]
+
+    @property
+    def has_found(self) -> bool:
+        """Whether JetStream's API has found a stream."""
+        return self._routes.has_streams
 
     async def emptied(self, subject: str) -> None:
         """Wait until a message on a subject that is not sent in a batch does not overtake one that is."""
@@ -249,6 +257,37 @@ class FastIngest:
             await lane.end_batch(staying[0])
         elif lane.stream:
             await self._find_stored(lane)
+
+    def sent(self) -> Iterator[PendingMessage]:
+        """Yield the messages of open batches that are not acknowledged."""
+        for lane in self._lanes:
+            yield from lane.sent
+
+    def waiting(self) -> Iterator[PendingMessage]:
+        """Yield the messages that are in no batch."""
+        for lane in self._lanes:
+            yield from lane.waiting
+
+    def after_denial(self, denial: Denial) -> None:
+        """Continue after the denied messages have failed: the others of their batches may be stored."""
+        for lane in self._lanes:
+            if lane.suspend_at_denial():
+                self._owner.start_task(self._end_denied(lane, denial))
+            else:
+                lane.send()
+
+    async def _end_denied(self, lane: Lane, denial: Denial) -> None:
+        """Find out which messages before the denied ones are stored, and resend the others."""
+        async with self._lock:
+            allowed = [subject for subject in lane.subjects if not denial.is_publish(subject)]
+            if allowed:
+                await lane.end_batch(allowed[0])
+            for pause in _STORING_PAUSES:
+                if allowed or not lane.sent:
+                    break
+                await asyncio.sleep(pause)
+                await self._find_stored(lane)
+            self._distribute(lane.resume({}), {})
 
     async def _find_stored(self, lane: Lane) -> None:
         """

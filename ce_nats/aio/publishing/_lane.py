@@ -35,7 +35,7 @@ from ...wire.nats import write_publish
 from .._natspy import write_publish_frame
 from ._ack_window import reports_no_responders
 from ._atomic_lookup import EXPECTED_SEQUENCE
-from ._pending_message import PendingMessage, is_not_stored, message_id, refusal
+from ._pending_message import PendingMessage, is_not_stored, message_id, refusal, uncertain
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS
 from ._tally import Tally
@@ -92,6 +92,9 @@ class Owner(Protocol):
     def fail(self, token: str, error: DeliveryError) -> None: ...
 
     def fail_late(self, item: PendingMessage) -> None: ...
+
+    @property
+    def is_held(self) -> bool: ...
 
     def fail_if_too_large(self, item: PendingMessage) -> bool: ...
 
@@ -234,6 +237,8 @@ class Lane:
 
     def check(self) -> None:
         """Resend, fail or ask for messages that have waited too long."""
+        if self._owner.is_held and not self._nc.is_closed:
+            return
         now = time.monotonic()
         is_waiting = self.batch and (self._sent or self._is_ending) and not self._is_suspended
         if self._nc.is_connected and is_waiting:
@@ -258,9 +263,12 @@ class Lane:
         is_stalled = now - self._progress_at >= self._ack_timeout
         if not (is_closed or is_stalled or self._resume_at):
             return
-        for item in [*self._sent, *self._queue]:
-            is_late = now >= item.give_up and (is_stalled or item.last_error is not None)
-            if (is_late or is_closed) and item.token in self._pending:
+        items = [item for item in (*self._sent, *self._queue) if item.token in self._pending]
+        reason = next((item.last_error for item in items if item.last_error is not None), None)
+        for item in items:
+            if is_closed or (now >= item.give_up and (is_stalled or item.last_error is not None)):
+                if not item.attempts and item.last_error is None and reason is not None:
+                    item.last_error = DeliveryError(reason.code, f"{item.subject}: not sent: {reason.message}")
                 self._owner.fail_late(item)
 
     # --- Sending ------------------------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ class Lane:
         """
         if not self._queue or not self._nc.is_connected:
             return
-        if self._is_ending or self._is_suspended or self.is_disabled:
+        if self._is_ending or self._is_suspended or self.is_disabled or self._owner.is_held:
             return
         if self._resume_at:
             if time.monotonic() < self._resume_at:
@@ -511,7 +519,7 @@ class Lane:
             item.last_error = error
             self._resume_at = time.monotonic() + PAUSE_SECONDS
         else:
-            self._owner.fail(item.token, error if not item.attempts else _uncertain(item.subject, error))
+            self._owner.fail(item.token, error if not item.attempts else uncertain(item.subject, error))
             self._progress_at = time.monotonic()
 
     def _restart(self, *, is_failure: bool = False) -> None:
@@ -558,12 +566,12 @@ class Lane:
     @property
     def subjects(self) -> list[str]:
         """Subjects of all messages that are not acknowledged, in their order."""
-        return _subjects(item for item in (*self._sent, *self._queue) if item.token in self._pending)
+        return _subjects((*self.sent, *self.waiting))
 
     @property
     def sent_subjects(self) -> list[str]:
         """Subjects of the messages of the batch that are not acknowledged."""
-        return _subjects(item for item in self._sent if item.token in self._pending)
+        return _subjects(self.sent)
 
     def note_stored(self, subject: str, sequence: int, block: bytes) -> None:
         """
@@ -619,12 +627,41 @@ class Lane:
             self._futile, self._resume_at = 0, 0.0
         elif was_refused:
             self.disable()
-        else:
+        elif self._is_answered:
             self._futile += 1
             if self._futile > 1:
                 self._resume_at = time.monotonic() + PAUSE_SECONDS
         self._restart(is_failure=not (leaving or self._acked))
         return leaving
+
+    @property
+    def sent(self) -> list[PendingMessage]:
+        """Messages of the batch that are not acknowledged, in order."""
+        return [item for item in self._sent if item.token in self._pending]
+
+    @property
+    def waiting(self) -> list[PendingMessage]:
+        """Messages that are not in the batch."""
+        return [item for item in self._queue if item.token in self._pending]
+
+    def suspend_at_denial(self) -> bool:
+        """
+        Suspend the lane if the server has denied the last messages of the batch, and not all before are acknowledged.
+
+        The server does not report this: it waits for the rest of the batch. If a message of the batch was sent later,
+        the server ends the batch at the gap.
+        """
+        if not self.batch or self._is_suspended or not self._sent or self._sent[-1].token in self._pending:
+            return False
+        if not self.sent:
+            self._requeue()
+            return False
+        self._is_suspended, self._is_answered, self._refused_subject = True, False, ""
+        return True
+
+    def send(self) -> None:
+        """Send the messages that wait, after a pause."""
+        self._send(ends=True)
 
     def adopt(self, items: Iterable[PendingMessage]) -> None:
         """Send messages that have left another lane, in the order in which all were published, with later ones."""
@@ -662,11 +699,3 @@ class Lane:
 
 def _subjects(items: Iterable[PendingMessage]) -> list[str]:
     return list(dict.fromkeys(item.subject for item in items))
-
-
-def _uncertain(subject: str, error: DeliveryError) -> DeliveryError:
-    """Return the error of a message whose retry was refused: an attempt before may have been stored."""
-    text = f"{subject}: no acknowledgement arrived, and the retry was refused: {error.message}"
-    late = DeliveryError(ErrorCode.TIMEOUT, text)
-    late.__cause__ = error
-    return late

@@ -8,8 +8,9 @@ can detect the copy by its ``Nats-Msg-Id``.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -23,11 +24,12 @@ from ...message import NatsMessage
 from ...wire.nats import write_publish
 from .._errors import delivery_errors
 from .._natspy import send_buffer, write_publish_frame
-from .._permissions import ConnectionWatch
+from .._permissions import ConnectionWatch, Denial
 from ._ack_window import AckWindow
+from ._denials import Denials
 from ._fast_ingest import FastIngest
 from ._lane import Lane
-from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply
+from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
 from ._stream_lookup import PAUSE_SECONDS, Listeners
 from ._tally import Tally
@@ -36,6 +38,8 @@ from ._tally import Tally
 _YIELD_MESSAGES: Final = 64
 # Size of nats-py's buffer at which publishers wait until it is sent.
 _BUFFER_BYTES: Final = 2**21
+# Interval of lookups whether JetStream is enabled.
+_LOOK_SECONDS: Final = 1.0
 
 
 class PendingAcks(AckWindow[PendingMessage]):
@@ -84,7 +88,9 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._retry_timeout = retry_timeout
         self._listeners = Listeners(nc, api_prefix)
         self._lookups: set[str] = set()
+        self._look_again = 0.0
         self._unyielded = 0
+        self._denials = Denials()
         self._fast: FastIngest | None = None
         # Under another prefix, subjects and replies may be mapped between accounts.
         self._may_batch = fast_ingest and api_prefix == DEFAULT_PREFIX
@@ -187,6 +193,9 @@ class PendingAcks(AckWindow[PendingMessage]):
             item.is_batched = True
             lane.add(item)
             return item
+        if self._denials and self._denials.holds(item.subject):
+            item.due = now  # not sent, and fails with the denied ones
+            return item
         try:
             self._publish(item)
         except Exception:
@@ -219,6 +228,57 @@ class PendingAcks(AckWindow[PendingMessage]):
             self._retry_later(item, outcome)
             if outcome.code is ErrorCode.NO_RESPONDERS:
                 self.look_for_stream(item.subject)
+
+    # --- Denied permissions -------------------------------------------------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        """Whether batches wait until it is known which messages were denied."""
+        return bool(self._denials)
+
+    def _on_denial(self, denial: Denial) -> bool:
+        """
+        Fail the messages on a denied subject, sent or not, except those that the server has received before.
+
+        Args:
+            denial: The denial. If acknowledgements cannot arrive, all messages fail.
+        """
+        if denial.operation != "publish":
+            return super()._on_denial(denial)
+        if self._denials.add(denial):
+            return True
+        batched = [] if self._fast is None else list(self._fast.sent())
+        alone = [item for item in self.pending.values() if item.was_sent and not item.is_batched]
+        sent = [item for item in (*alone, *batched) if denial.is_publish(item.subject)]
+        if not sent:
+            return False
+        self._denials.begin(denial, sent)
+        self.start_task(self._settle(denial))
+        return True
+
+    async def _settle(self, denial: Denial) -> None:
+        """Wait until the server has processed all messages, and fail the denied ones."""
+        try:
+            await send_buffer(self.nc)
+            if self._is_open:  # nats-py ignores a cancellation
+                await self.nc.flush(max(1, math.ceil(self._ack_timeout)))
+        except (nats.errors.Error, asyncio.TimeoutError, OSError):
+            self._denials.forget(denial)  # the server denies the messages again when they are resent
+            return
+        accepted, denied = self._denials.end(denial)
+        for item in denied:
+            item.attempts -= 1
+        waiting = {id(item) for item in accepted}
+        for token, item in list(self.pending.items()):
+            if denial.is_publish(item.subject) and id(item) not in waiting:
+                self._fail_unstored(token, denial.error(item.subject))
+        if self._fast is not None:
+            self._fast.after_denial(denial)
+
+    def _fail_unstored(self, token: str, error: DeliveryError) -> None:
+        """Fail a message whose last attempt was not stored."""
+        item = self.pending[token]
+        self._fail(token, uncertain(item.subject, error) if item.attempts else error)
 
     def _acknowledged(self, item: PendingMessage, ack: Any) -> None:
         self.tally.add(ack, item.attempts)
@@ -301,21 +361,38 @@ class PendingAcks(AckWindow[PendingMessage]):
         return True
 
     def look_for_stream(self, subject: str) -> None:
-        """Look up whether a stream listens, unless that is known or being looked up."""
-        if subject not in self._lookups and (not self.has_stream or self._listeners.was_absent(subject)):
-            self._lookups.add(subject)
-            self.start_task(self._look_up(subject))
+        """Look up whether a stream listens, unless that is known or being looked up; if it is, look for JetStream."""
+        if not self.has_stream or self._listeners.was_absent(subject):
+            if subject not in self._lookups:
+                self._lookups.add(subject)
+                self.start_task(self._look_up(subject))
+        elif self._fast is not None and self._fast.has_found and time.monotonic() >= self._look_again:
+            self._look_again = time.monotonic() + _LOOK_SECONDS
+            self.start_task(self._look_for_jetstream(subject))
 
     async def _look_up(self, subject: str) -> None:
         try:
             await self._listeners.look(subject, self._ack_timeout)
         except NoStreamError as error:
-            for token, item in list(self.pending.items()):
-                last = item.last_error
-                if item.subject == subject and last and last.code is ErrorCode.NO_RESPONDERS:
-                    self._fail(token, error)
+            for item in [item for item in self._unsent() if item.subject == subject]:
+                self._fail_unstored(item.token, error)
         finally:
             self._lookups.discard(subject)
+
+    async def _look_for_jetstream(self, subject: str) -> None:
+        try:
+            await self._listeners.look_for_jetstream(subject, self._ack_timeout)
+        except NoStreamError as error:
+            for item in list(self._unsent()):
+                self._fail_unstored(item.token, NoStreamError(error.code, f"{item.subject}: {error.message}"))
+
+    def _unsent(self) -> Iterator[PendingMessage]:
+        """Yield the messages to whose last attempt no stream listened, and those that wait for them."""
+        waiting = set() if self._fast is None else {item.token for item in self._fast.waiting()}
+        for token, item in self.pending.items():
+            last = item.last_error
+            if token in waiting or (last is not None and last.code is ErrorCode.NO_RESPONDERS):
+                yield item
 
     async def _check(self) -> None:
         if self._fast is not None:
@@ -331,7 +408,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         is_late = now >= item.give_up or not (item.attempts == 0 or has_copy_detection(item.block))
         if self.nc.is_closed:
             self.fail_late(item)
-        elif self.fail_if_too_large(item):
+        elif (self._denials and self._denials.holds(item.subject)) or self.fail_if_too_large(item):
             pass
         elif is_late:
             self.fail_late(item)

@@ -107,6 +107,14 @@ def refusal(subject: str, error: dict[str, Any]) -> ApiError:
     return refused
 
 
+def uncertain(subject: str, error: DeliveryError) -> DeliveryError:
+    """Return the error of a message whose retry was refused: an attempt before may have been stored."""
+    text = f"{subject}: no acknowledgement arrived, and the retry was refused: {error.message}"
+    late = DeliveryError(ErrorCode.TIMEOUT, text)
+    late.__cause__ = error
+    return late
+
+
 def is_not_stored(error: DeliveryError) -> bool:
     """Return whether an error of :func:`read_reply` says that the message was not stored, and may be retried."""
     return error.code is ErrorCode.NO_RESPONDERS or error.code in _NOT_STORED.values()

@@ -40,6 +40,11 @@ class Routes(Generic[L]):
         self.by_subject: dict[str, L | None] = {}
         self._streams: dict[str, _Stream[L]] = {}
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether a stream was found."""
+        return bool(self._streams)
+
     def set_stream(self, name: str, patterns: Sequence[str], lane: L | None) -> None:
         """
         Set the result of a lookup, and forget the lanes of subjects, some of which may have another stream now.

@@ -7,6 +7,7 @@ listened. Only JetStream's API can distinguish the two cases.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -17,7 +18,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
 from ...errors import ErrorCode, NoStreamError
-from .._jetstream_api import StreamApi
+from .._jetstream_api import NO_JETSTREAM, StreamApi
 from .._natspy import api_prefix, client_of
 from .._util.pausing import pause
 
@@ -59,6 +60,28 @@ class Listeners:
         """Forget a report that no stream listens: a stream has stored a message since."""
         if self._absent:
             self._absent.pop(subject, None)
+
+    async def look_for_jetstream(self, subject: str, timeout: float) -> None:
+        """
+        Check that JetStream is enabled, after a publish got a no-responders status although streams have stored others.
+
+        That no stream listens on the subject is not an error: it may be created again. The API must have found a stream
+        before: an account may import subjects of a stream, and not have JetStream.
+
+        Args:
+            subject: Subject of the message.
+            timeout: Maximum seconds to wait for a response.
+
+        Raises:
+            NoStreamError: JetStream is not enabled, according to two responses with a pause between them.
+        """
+        api = StreamApi(self._nc, self._prefix, min(timeout, _ANSWER_SECONDS))
+        for seconds in (0.0, PAUSE_SECONDS):
+            await asyncio.sleep(seconds)
+            reason = await api.why_no_stream(subject)
+            if reason not in NO_JETSTREAM:
+                return
+        raise NoStreamError(ErrorCode.NO_RESPONDERS, f"no stream listens: {reason}")
 
     async def look(self, subject: str, timeout: float) -> None:
         """

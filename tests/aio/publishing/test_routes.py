@@ -30,6 +30,13 @@ def test_later_lookup_takes_precedence():
     assert sorted(table.lanes_on("a.2")) == ["lane a", "lane b"]
 
 
+def test_table_is_empty_until_a_stream_is_found():
+    table = routes()
+    assert not table.has_streams
+    table.set_stream("A", [], None)
+    assert table.has_streams
+
+
 def test_streams_without_a_lane_have_none():
     table = routes(A=(["a"], None), B=(["a"], "lane b"))
     assert list(table.lanes_on("a")) == ["lane b"]

@@ -126,6 +126,20 @@ async def test_unanswered_lookup_does_not_delay_publishing(make_event):
     assert publisher.acknowledged == 1
 
 
+async def test_jetstream_is_missing_if_the_server_says_so_twice():
+    with NatsServer() as server:
+        async with await nats.connect(server.url) as nc:
+            with pytest.raises(NoStreamError, match="no stream listens: the server has no JetStream") as info:
+                await Listeners(nc, "$JS.API").look_for_jetstream("a", LONG)
+            assert info.value.code == "no-responders"
+
+
+async def test_missing_stream_does_not_mean_that_jetstream_is_missing(nc, subject):
+    """Nor does an API that does not respond, under another prefix for instance."""
+    await Listeners(nc, "$JS.API").look_for_jetstream(subject, LONG)
+    await Listeners(nc, "other.API").look_for_jetstream(subject, LONG)
+
+
 async def test_report_from_before_a_stored_message_does_not_count(nc, js, subject):
     """Two reports are required, because a server that shuts down also reports that there is no stream."""
     listeners = Listeners(nc, "$JS.API")

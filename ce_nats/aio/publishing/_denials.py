@@ -1,0 +1,66 @@
+"""
+Which of the messages on a subject did the server deny?
+
+The error of the server has the subject, and nothing to identify the message. But the server processes the messages of a
+connection in order, and permissions change between two of them: the denied ones are the last ones. So the errors are
+counted until the server has processed everything that was sent, and nothing is sent to the subject meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._permissions import Denial
+from ._pending_message import PendingMessage
+
+
+class _Count:
+    def __init__(self, sent: Sequence[PendingMessage]) -> None:
+        self.sent = sent
+        self.number = 1
+
+
+class Denials:
+    """Denied publishes whose messages are not known yet, by subject."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def holds(self, subject: str) -> bool:
+        """Return whether nothing is to be sent to a subject."""
+        return subject.lower() in self._counts
+
+    def add(self, denial: Denial) -> bool:
+        """Count a further denial; return False if it is the first one of its subject."""
+        count = self._counts.get(denial.subject)
+        if count is not None:
+            count.number += 1
+        return count is not None
+
+    def begin(self, denial: Denial, sent: Sequence[PendingMessage]) -> None:
+        """
+        Count the first denial of a subject.
+
+        Args:
+            denial: The denial.
+            sent: Messages that were sent to the subject and are not acknowledged, in this order.
+        """
+        self._counts[denial.subject] = _Count(sent)
+
+    def end(self, denial: Denial) -> tuple[Sequence[PendingMessage], Sequence[PendingMessage]]:
+        """
+        Return the messages that the server has accepted, and those that it has denied.
+
+        Args:
+            denial: The denial that :meth:`begin` was called with. The server has processed all messages since then.
+        """
+        count = self._counts.pop(denial.subject)
+        index = max(0, len(count.sent) - count.number)
+        return count.sent[:index], count.sent[index:]
+
+    def forget(self, denial: Denial) -> None:
+        """Stop counting: the connection was lost, and what was sent is resent."""
+        del self._counts[denial.subject]
