@@ -324,5 +324,5 @@ async def test_expired_event_is_skipped_after_a_failure(publish_expiring, consum
 
 @pytest.mark.parametrize("leeway", [-1.0, float("inf"), float("nan")])
 def test_leeway_must_be_finite(js, leeway):
-    with pytest.raises(ValueError, match="^expiry_leeway must be a number of seconds"):
+    with pytest.raises(ValueError, match=r"^expiry_leeway must be a number of seconds"):
         PullConsumer(js, "S", "c", dead_letter=None, skip_expired=True, expiry_leeway=leeway)
