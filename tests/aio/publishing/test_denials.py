@@ -24,14 +24,16 @@ def test_last_messages_are_denied(sent, errors, denied):
     assert denials.end(DENIAL) == (items[: sent - denied], items[sent - denied :])
 
 
-def test_subject_is_held_until_the_end():
-    """Errors have the subject in lower case."""
+@pytest.mark.parametrize(("original", "other_case"), [("", True), ("orders.a", False)])
+def test_subject_is_held_until_the_end(original, other_case):
+    """nats-py converts errors to lower case."""
+    denial = Denial("publish", "orders.a", original)
     denials = Denials()
     assert not denials
-    denials.begin(DENIAL, messages(1))
+    denials.begin(denial, messages(1))
     assert denials
-    assert [denials.holds(subject) for subject in ("orders.a", "Orders.A", "orders.b")] == [True, True, False]
-    denials.end(DENIAL)
+    assert [denials.holds(subject) for subject in ("orders.a", "Orders.A", "orders.b")] == [True, other_case, False]
+    denials.end(denial)
     assert not denials
     assert not denials.holds("orders.a")
 
