@@ -53,7 +53,9 @@ async def test_data_is_stored_and_read_although_the_leader_is_killed(cluster, su
             await until(lambda: nc.stats["out_msgs"] > before + 1)  # the first chunk, after a request
             cluster.leader(f"OBJ_{bucket}").kill()
             await asyncio.wait_for(publishing, SECONDS)
+        # Events that were resent during the election may be stored after later ones.
         sent = [from_nats_message(message) for message in await read(js, bucket)]
+        sent.sort(key=lambda event: int(event.id.split()[1]))
         assert [event.id for event in sent] == [event.get_id() for event in events]
 
     for server in cluster.servers:

@@ -199,8 +199,8 @@ NUMBERS = {
     "retry_timeout of a requeue": lambda nc, js, event, value: requeue(js, STORED, retry_timeout=value),
     "timeout of requeue_all": lambda nc, js, event, value: anext(requeue_all(js, [], timeout=value)),
     "retry_timeout of requeue_all": lambda nc, js, event, value: anext(requeue_all(js, [], retry_timeout=value)),
-    "window": lambda nc, js, event, value: replay(nc, [], window=value),
-    "rate": lambda nc, js, event, value: replay(nc, [], rate=value),
+    "window": lambda nc, js, event, value: replay(js, [], window=value),
+    "rate": lambda nc, js, event, value: replay(js, [], rate=value),
     "timeout of a migration": lambda nc, js, event, value: migrate(nc, js, "a", "S", monitor=MONITOR, timeout=value),
 }
 
