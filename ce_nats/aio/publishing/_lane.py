@@ -167,7 +167,7 @@ class Lane:
         self._ended = asyncio.Event()
         # Names of streams whose replies are expected: that of the lane, and one that the server maps subjects to.
         self._names = {stream}
-        # Suspensions in a row after which all messages belonged to the stream as before.
+        # Refused batches in a row after which all messages belonged to the stream as before.
         self._futile = 0
         self._refused_subject = ""
         self._is_answered = False
@@ -469,7 +469,9 @@ class Lane:
             duplicate = reply.duplicate if is_single else None
             ack = PubAck(reply.stream, reply.seq if is_single else 0, reply.domain, duplicate)
             self._acknowledge(reply.count, ack)
-            self._futile = 0
+            # A refused batch can have stored some messages, too.
+            if not (self._sent or self._is_suspended):
+                self._futile = 0
         self._is_cautious = not self._acked
         if not self._acked and not self._errors:
             self._failures += 1
@@ -557,11 +559,10 @@ class Lane:
         """
         Subject that has another stream than JetStream's API reports, or ``""``: the server maps it to another subject.
 
-        A stream has replied to its messages although no stream listens on it, or the stream of the lane has refused
-        them repeatedly.
+        Streams have replied to its messages repeatedly, and refused them, although JetStream's API reports another
+        stream, or none. Once is not enough: the subject may just have moved there, or have moved back meanwhile.
         """
-        is_mapped = self._is_answered and (not self.stream or self._futile >= _MAX_FAILURES - 1)
-        return self._refused_subject if is_mapped else ""
+        return self._refused_subject if self._is_answered and self._futile >= _MAX_FAILURES - 1 else ""
 
     @property
     def subjects(self) -> list[str]:
@@ -631,7 +632,10 @@ class Lane:
             self._futile += 1
             if self._futile > 1:
                 self._resume_at = time.monotonic() + PAUSE_SECONDS
-        self._restart(is_failure=not (leaving or self._acked))
+        is_failure = not (leaving or self._acked)
+        self._is_cautious |= is_failure
+        # Without a stream it is the lookup that decides, and subjects may come and go any number of times.
+        self._restart(is_failure=is_failure and self.stream != "")
         return leaving
 
     @property

@@ -221,6 +221,7 @@ async def test_mapped_subjects_are_published_one_by_one(make_event, mapped, targ
             "a.1": [number for number in range(COUNT) if number < 100 or number % 4 == 1],
             target: [number for number in range(100, COUNT) if number % 4 != 1],
         }
+        assert nc.stats["out_bytes"] < 4 * COUNT * 200
         await nc.close()
 
 
