@@ -27,6 +27,7 @@ from ce_nats import (
     to_nats_message,
 )
 from ce_nats.testing import NatsServer
+from ce_nats.wire import nats
 from ce_nats.wire.nats import (
     MAX_CONTROL_LINE,
     Frame,
@@ -41,6 +42,7 @@ from ce_nats.wire.nats import (
     write_header_block,
     write_publish,
 )
+from tests.support.strategies import attempt
 
 X = Headers([("Header", "X")])
 XYZ = Headers([("Header1", "X"), ("Header1", "Y"), ("Header2", "Z")])
@@ -732,6 +734,44 @@ def test_block_must_be_bytes(junk):
     for call, what in ((decode_header_block, "a header block"), (decode_frames, "a piece of a stream")):
         error = refused(DecodeError, ErrorCode.INVALID_MESSAGE, call, junk)
         assert error.message.startswith(f"{what} must be bytes, got ")
+
+
+_PIECES = (
+    b"NATS/1.0",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"a",
+    b":",
+    b" ",
+    b"\t",
+    b"\0",
+    b"\xc3\xa9",
+    b"\xc3",
+    b"a: b\r\n",
+    b"503",
+)
+
+
+@given(
+    st.lists(st.sampled_from(_PIECES), max_size=12).map(b"".join),
+    st.booleans(),
+    st.sampled_from(["strict", "surrogateescape"]),
+)
+@example(b"", True, "strict")
+@example(b"a: b", True, "strict")
+@example(b"a: b\r\nb:\t\xc3\xa9 \r\na:", True, "strict")
+@example(b"a: \xff", True, "surrogateescape")
+@example(b"a: \xff", True, "strict")
+def test_plain_blocks_are_read_as_others(text, is_framed, errors):
+    """Blocks without errors and status are read in one step, with the same result as line by line."""
+    block = b"NATS/1.0\r\n" + text + b"\r\n\r\n" if is_framed else text
+    found, error = attempt(DecodeError, nats.read_header_block, block, errors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nats, "_plain_pairs", lambda *_: None)
+        expected, expected_error = attempt(DecodeError, nats.read_header_block, block, errors)
+    assert found == expected
+    assert (error and vars(error)) == (expected_error and vars(expected_error))
 
 
 # --- Frames and events ----------------------------------------------------------------------------------------------
