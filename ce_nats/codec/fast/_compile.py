@@ -25,7 +25,7 @@ CALM: Final = 10_000
 # Sequences of names whose uses are counted.
 MAX_COUNTED: Final = 1024
 
-Converter: TypeAlias = Callable[[Iterable[Any]], Any]
+Converter: TypeAlias = Callable[..., Any]
 
 
 class CompiledConverters(BoundedNamesCache[Converter]):
@@ -36,13 +36,16 @@ class CompiledConverters(BoundedNamesCache[Converter]):
 
     Args:
         make: Compiles the function for a sequence of names.
+        uses_before_compile: Number of uses of a sequence of names before its function is compiled, if there is no flood
+            of names.
     """
 
-    def __init__(self, make: Callable[[Names], Converter]) -> None:
+    def __init__(self, make: Callable[[Names], Converter], uses_before_compile: int = USES_BEFORE_COMPILE) -> None:
         super().__init__(make)
         self._uses: dict[Names, int] = {}
         self._misses = 0
-        self.uses_before_compile = USES_BEFORE_COMPILE
+        self._initial_uses = uses_before_compile
+        self.uses_before_compile = uses_before_compile
 
     def __missing__(self, names: Names) -> Converter:
         if not is_cacheable(names):
@@ -58,7 +61,7 @@ class CompiledConverters(BoundedNamesCache[Converter]):
         if self._misses >= CALM:
             self._misses = 0
             self.uses_before_compile = max(
-                self.uses_before_compile // 2, min(self.uses_before_compile, USES_BEFORE_COMPILE)
+                self.uses_before_compile // 2, min(self.uses_before_compile, self._initial_uses)
             )
         if len(self._uses) >= MAX_COUNTED:
             self._uses.clear()
