@@ -37,7 +37,8 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def test_tests_of_the_codec_pass_without_the_fast_path(copy: Path) -> None:
-    summary = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/codec", "tests/test_fixtures.py")
+    tests = ("tests/codec", "tests/test_fixtures.py", "tests/aio/core/test_raw_decoder.py")
+    summary = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert " passed" in summary
 
 
@@ -50,7 +51,7 @@ def test_events_are_encoded_without_the_fast_path(copy: Path, leftover: bool) ->
 from ce_nats import to_nats_message
 from ce_nats.codec import _fast_path
 from tests.support.strategies import plain_event
-assert _fast_path.encode_headers is _fast_path.decode is _fast_path._decline
+assert _fast_path.encode_headers is _fast_path.decode is _fast_path.block_decoder is _fast_path._decline
 print(to_nats_message(plain_event({"total": 1}), "orders"))
 """
     assert run(copy, "-c", program).rstrip() == repr(to_nats_message(plain_event({"total": 1}), "orders"))

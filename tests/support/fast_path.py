@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from ce_nats import DecodeError, EncodeError, NatsMessage, Timestamp
+from ce_nats import Timestamp
+from ce_nats.codec.fast._blocks import block_shapes, unescaped_shapes
 from ce_nats.codec.fast._compile import header_decoders, header_encoders, member_encoders
-from tests.support.strategies import exact, without_fast_path
+from tests.support.strategies import outcome, without_fast_path
 
 MODES = ["binary", "structured"]
-CONVERTERS = (header_decoders, header_encoders, member_encoders)
-
-
-def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return all that a caller can observe of a call, in a form that can be compared."""
-    try:
-        result = call(*args, **kwargs)
-    except (EncodeError, DecodeError) as error:
-        return type(error), error.code, error.attribute, error.header, str(error), error.requirement
-    if isinstance(result, NatsMessage):
-        return result, [*map(type, [*result.headers, *result.headers.values(), result.subject, result.data])]
-    return exact(result.get_attributes()), exact(result.get_data()), result.has_data, result.is_json
+CONVERTERS = (block_shapes, unescaped_shapes, header_decoders, header_encoders, member_encoders)
 
 
 def check_agreement(call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

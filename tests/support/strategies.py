@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import strategies as st
 
-from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, to_nats_message
+from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, NatsMessage, Timestamp, to_nats_message
 from ce_nats.codec import _fast_path
 
 CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema", "time")
@@ -76,7 +76,7 @@ def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kw
 def without_fast_path() -> Iterator[None]:
     """Disable the fast path, so that the full codec does all the work."""
     with pytest.MonkeyPatch.context() as patch:
-        for function in ("encode_headers", "encode_event", "decode"):
+        for function in ("block_decoder", "encode_headers", "encode_event", "decode"):
             patch.setattr(_fast_path, function, lambda *_: None)
         yield
 
@@ -88,6 +88,17 @@ def exact(value: Any) -> Any:
     if isinstance(value, list):
         return [exact(item) for item in value]
     return type(value).__name__, repr(value)
+
+
+def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return all that a caller can observe of a call, in a form that can be compared."""
+    try:
+        result = call(*args, **kwargs)
+    except (EncodeError, DecodeError) as error:
+        return type(error), error.code, error.attribute, error.header, str(error), error.requirement
+    if isinstance(result, NatsMessage):
+        return result, [*map(type, [*result.headers, *result.headers.values(), result.subject, result.data])]
+    return exact(result.get_attributes()), exact(result.get_data()), result.has_data, result.is_json
 
 
 # --- Text -----------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ caches of header values; ``NotHandled`` makes the fast path return None::
 ``python -m ce_nats.codec.fast id source type time`` prints the functions for other attributes.
 """
 
+from ._blocks import block_decoder as block_decoder
 from ._decode import decode as decode
 from ._encode import encode_event as encode_event
 from ._encode import encode_headers as encode_headers
