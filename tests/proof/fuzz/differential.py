@@ -10,9 +10,13 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from ce_nats import ContentMode, DecodeError, NatsMessage, Timestamp, from_nats_message, to_nats_message
+from ce_nats.aio.core._raw_decoder import RawDecoder, raw_decoder
 from ce_nats.arrow import explode_cloudevents
+from ce_nats.codec import _fast_path
+from ce_nats.codec.fast._blocks import block_shapes, unescaped_shapes
 from ce_nats.wire.nats import read_header_block
 from tests.proof.fuzz.decoders import Message
 from tests.proof.fuzz.inputs import (
@@ -33,8 +37,7 @@ from tests.proof.fuzz.inputs import (
 )
 from tests.proof.fuzz.target import Target
 from tests.support.arrow_rows import Row, compare
-from tests.support.fast_path import outcome
-from tests.support.strategies import Event, without_fast_path
+from tests.support.strategies import Event, outcome, without_fast_path
 
 # --- Fast path and full codec ---------------------------------------------------------------------------------------
 
@@ -72,6 +75,36 @@ def decoding(data: bytes) -> Callable[[], Any]:
         parse_data=wanted.parse_data,
         extension_types=wanted.types or None,
     )
+
+
+def blocks(inputs: list[bytes]) -> list[Hashable]:
+    """Decode header blocks and payloads; inputs with the same options share a decoder."""
+    decoders: dict[Hashable, RawDecoder] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for shapes in (block_shapes, unescaped_shapes):
+            patch.setattr(shapes, "uses_before_compile", 1)
+        return list(fast_path(partial(_block_decoding, decoders), inputs))
+
+
+def _block_decoding(decoders: dict[Hashable, RawDecoder], data: bytes) -> Callable[[], Any]:
+    """Headers are lines of the block: all of it, or those after the version line."""
+    wanted = options(data)
+    headers, payload = split(data)
+    block = block_of(headers if wanted.bits & 1 or not headers else b"NATS/1.0\n" + headers)
+    key = wanted.mode, wanted.dialect, wanted.parse_data, *wanted.types.items()
+
+    def decode() -> Any:
+        place = _fast_path.block_decoder, key
+        if place not in decoders:
+            decoders[place] = raw_decoder(
+                mode=wanted.mode,
+                dialect=wanted.dialect,
+                parse_data=wanted.parse_data,
+                extension_types=wanted.types or None,
+            )
+        return decoders[place](payload or b"", block)
+
+    return decode
 
 
 def encoding(data: bytes) -> Callable[[], Any]:
@@ -213,6 +246,12 @@ TARGETS = [
         "fast-decode",
         "The fast path and the full codec decode the same.",
         lambda inputs: list(fast_path(decoding, inputs)),
+        lambda: list(fixture_messages()),
+    ),
+    Target(
+        "fast-blocks",
+        "The fast path and the full codec decode the same from header blocks.",
+        blocks,
         lambda: list(fixture_messages()),
     ),
     Target(

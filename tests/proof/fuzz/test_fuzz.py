@@ -185,6 +185,7 @@ OTHER_EVENT = from_nats_message(binary_message())
     ("name", "module", "function", "change"),
     [
         ("fast-decode", _fast_path, "decode", lambda _: OTHER_EVENT),
+        ("fast-blocks", _fast_path, "block_decoder", lambda decode: lambda *_: OTHER_EVENT),
         ("fast-encode", _fast_path, "encode_headers", lambda pairs: pairs[:-1]),
         ("fast-encode", _fast_path, "encode_event", lambda payload: payload + b" "),
         (

@@ -12,6 +12,7 @@ from .mutate import Mutant, python_mutants
 MODULES: Final = (
     *("message.py", "subjects.py", "redelivery.py", "_ranges.py"),
     *("codec/**/*.py", "wire/*.py", "capture/*.py", "arrow/*.py", "extensions/*.py"),
+    "aio/core/_raw_decoder.py",
     *("aio/_util/*.py", "aio/_errors.py", "aio/_foreign_subjects.py", "aio/_observer.py", "aio/_permissions.py"),
     *(
         "aio/_pull_status.py",
