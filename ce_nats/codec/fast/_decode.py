@@ -61,7 +61,7 @@ def decode(
             return _decode_event(payload, parse_data, extension_types)
         if extension_types:
             _convert(attributes, extension_types)
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):  # types of the caller are checked in wire order, by the full codec
         return None
     if not payload:
         return _new_event(attributes, None, False)

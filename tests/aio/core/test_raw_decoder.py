@@ -103,6 +103,18 @@ def test_options(mode: Any, dialect: Any, parse_data: bool, types: Any) -> None:
             assert outcome_or_type_error(decoder, payload, block(*pairs)) == expected
 
 
+def test_first_of_several_declared_types_that_do_not_fit_is_reported() -> None:
+    """In wire order, whether it is an error of the message or of the caller."""
+    names = [f"x{number}" for number in range(8)]
+    types = {name: int if number < 4 else set for number, name in enumerate(names)}
+    for first in (names, names[::-1]):
+        header_block = block(*BINARY, *[(f"ce-{name}", "a") for name in first])
+        expected = outcome_or_type_error(decode_pairs, b"", header_block, extension_types=types)
+        decoder = raw_decoder(extension_types=types)
+        for _ in range(USES):
+            assert outcome_or_type_error(decoder, b"", header_block) == expected
+
+
 def outcome_or_type_error(call: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return outcome(call, *args, **kwargs)
