@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -28,6 +29,10 @@ from nats.protocol import parser
 from ..errors import CeNatsError, DecodeError, ErrorCode, preview
 from ..message import UnreadableHeaders
 from ..wire.nats import decode_header_block
+from ._frame_splitter import FrameSplitter
+from ._frame_splitter import RawMessage as RawMessage
+
+_log: Final = logging.getLogger(__name__)
 
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
@@ -360,39 +365,186 @@ def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> Non
         task.add_done_callback(done)
 
 
-def set_chunk_hook(nc: Client, hook: Callable[[bytes], tuple[bytes, bool]]) -> None:
+ChunkHook: TypeAlias = Callable[[bytes], tuple[bytes, bool]]
+# Called with messages of one subscription, in order.
+Receive: TypeAlias = Callable[[list[RawMessage]], None]
+
+
+class _Reading:
+    """
+    Everything that a client receives, before nats-py parses it; created by :meth:`of`.
+
+    Messages of subscriptions with a receiver are taken out first. What is left is passed to the hooks, and what these
+    leave to nats-py. All of them see the bytes from the beginning of an operation on, so that a payload is never read
+    as operations; it is installed for the life of the client, and only its receivers and hooks change.
+    """
+
+    def __init__(self, nc: Client) -> None:
+        protocol = _get(nc, "_ps")
+        for name in ("buf", "state", "needed"):
+            _get(protocol, name)
+        self._nc = nc
+        self._protocol = protocol
+        self._subscriptions: dict[int, Subscription] = _get(nc, "_subs")
+        self._parse, self._reset = protocol.parse, protocol.reset
+        self._splitter: FrameSplitter | None = None
+        self._receivers: dict[bytes, Receive] = {}
+        self._hooks: list[ChunkHook] = []
+        self._kept = b""
+        protocol.parse, protocol.reset = self.parse, self.reset
+        protocol.reading = self
+
+    @classmethod
+    def of(cls, nc: Client) -> _Reading:
+        """Return that of a client."""
+        found = getattr(_get(nc, "_ps"), "reading", None)
+        return found if isinstance(found, cls) else cls(nc)
+
+    def add_hook(self, hook: ChunkHook) -> None:
+        """Call a hook from the next bytes on."""
+        self._hooks.append(hook)
+
+    def set_receiver(self, sid: int, receive: Receive | None) -> None:
+        """Call a receiver with the messages of a subscription from the next bytes on; None removes it."""
+        if receive is None:
+            self._receivers.pop(b"%d" % sid, None)
+        else:
+            self._receivers[b"%d" % sid] = receive
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Process received bytes; in place of nats-py's function."""
+        if self._nc.is_reconnecting:
+            return  # nats-py was reset; these bytes are of the lost connection, and do not begin with an operation
+        is_malformed = False
+        if self._receivers or self._splitter is not None:
+            data, is_malformed = self._take_messages(data)
+        if data and self._hooks and self._protocol.state == parser.AWAITING_CONTROL_LINE:
+            data = self._call_hooks(data)
+        if data:
+            await self._parse(data)
+        if is_malformed:
+            raise nats.errors.ProtocolError("nats: malformed MSG")  # nats-py reconnects
+
+    def reset(self) -> None:
+        """Forget the first part of an operation; in place of nats-py's function."""
+        self._kept = b""
+        if self._splitter is not None:
+            self._splitter.reset()
+        self._reset()
+
+    def _take_messages(self, data: bytes) -> tuple[bytes, bool]:
+        """Pass messages to their receivers; return the other bytes, and whether the bytes are malformed."""
+        if self._splitter is None:
+            self._splitter = FrameSplitter()
+            protocol = self._protocol
+            if protocol.state == parser.AWAITING_CONTROL_LINE:
+                data = self._with_kept(data)
+            else:
+                self._splitter.skip(protocol.needed + len(_CRLF) - len(protocol.buf))
+        found = self._splitter.feed(data, self._has_receiver)
+        for sid, messages in found.messages.items():
+            if messages:
+                self._deliver(sid, messages)
+        return found.rest, found.is_malformed
+
+    def _with_kept(self, data: bytes) -> bytes:
+        """Return bytes with the first part of their operation, if a hook or nats-py has kept it."""
+        buffer = self._protocol.buf
+        if self._kept or buffer:
+            data = b"".join((self._kept, buffer, data))
+            self._kept = b""
+            buffer.clear()
+        return data
+
+    def _call_hooks(self, data: bytes) -> bytes:
+        data = self._with_kept(data)
+        for hook in self._hooks:
+            data, is_part = hook(data)
+            if is_part:
+                self._kept = data
+                return b""
+        return data
+
+    def _has_receiver(self, sid: bytes) -> bool:
+        """Return whether a receiver gets the messages; nats-py counts those of a subscription with a maximum."""
+        if sid not in self._receivers:
+            return False
+        subscription = self._subscriptions.get(int(sid))
+        return subscription is None or not _get(subscription, "_max_msgs")
+
+    def _deliver(self, sid: bytes, messages: list[RawMessage]) -> None:
+        stats = self._nc.stats
+        stats["in_msgs"] += len(messages)
+        stats["in_bytes"] += sum([len(message[2]) for message in messages])
+        subscription = self._subscriptions.get(int(sid))
+        if subscription is not None:
+            _set(subscription, "_received", _get(subscription, "_received") + len(messages))
+        receive = self._receivers.get(sid)
+        if receive is None:
+            return  # removed by the receiver of another subscription
+        try:
+            receive(messages)
+        except (Exception, asyncio.CancelledError):
+            _log.exception("receiver of subscription %s failed; %d messages are lost", int(sid), len(messages))
+
+
+def set_chunk_hook(nc: Client, hook: ChunkHook) -> None:
     """
     Call a function with everything that is received, before nats-py parses it.
+
+    Messages of subscriptions with a receiver, see :func:`receive_raw`, do not arrive there.
 
     Args:
         nc: The client.
         hook: Called with received bytes that begin with an operation. Processes operations at the beginning, and
             returns the other bytes, and whether they are a part of an operation: then they are passed again, with the
-            bytes that follow; otherwise nats-py parses them.
+            bytes that follow; otherwise nats-py parses them. Must not raise: an exception ends nats-py's read loop.
     """
-    protocol = _get(nc, "_ps")
-    parse, reset = protocol.parse, protocol.reset
-    for name in ("buf", "state"):
-        _get(protocol, name)
-    kept = b""
+    _Reading.of(nc).add_hook(hook)
 
-    async def parse_rest(data: bytes = b"") -> None:
-        nonlocal kept
-        if protocol.state == parser.AWAITING_CONTROL_LINE:
-            if kept or protocol.buf:  # nats-py has the beginning of a control line
-                data = b"".join((kept, protocol.buf, data))
-                protocol.buf.clear()
-            data, is_part = hook(data)
-            data, kept = (b"", data) if is_part else (data, b"")
-        if data:
-            await parse(data)
 
-    def forget() -> None:
-        nonlocal kept
-        kept = b""
-        reset()
+def receive_raw(nc: Client, sid: int, receive: Receive | None) -> None:
+    """
+    Call a function with all messages of a subscription, many at once, instead of nats-py's processing.
 
-    protocol.parse, protocol.reset = parse_rest, forget
+    Statuses, messages without a reply subject and large ones are among them, in the order of the server. They are
+    counted in ``nc.stats`` and in ``subscription.delivered``. The limits of pending messages are not applied. While the
+    subscription has a maximum number of messages, ``unsubscribe(limit=)``, nats-py processes them.
+
+    Messages that arrive until the subscription is removed from the connection, such as those after UNSUB, are passed
+    on; the caller removes the function then.
+
+    Args:
+        nc: The client; any of nats-py's, with any transport.
+        sid: Number of the subscription, see :func:`subscription_id`.
+        receive: Called in nats-py's read loop with messages. It must neither raise nor take long: an exception is
+            logged, the messages of this call are lost, and reading continues. None removes the function.
+    """
+    _Reading.of(nc).set_receiver(sid, receive)
+
+
+async def subscribe_raw(nc: Client, subject: str, receive: Receive, *, queue: str = "") -> Subscription:
+    """
+    Subscribe, and call a function with all messages, as :func:`receive_raw` does, from the first one on.
+
+    After ``nc.subscribe()`` has returned, the first messages may have been processed by nats-py already.
+
+    Args:
+        nc: An open connection.
+        subject: Subject, wildcards allowed.
+        receive: As for :func:`receive_raw`.
+        queue: Queue group.
+
+    Raises:
+        nats.errors.Error: As ``nc.subscribe()`` does.
+    """
+    sid = _get(nc, "_sid") + 1
+    receive_raw(nc, sid, receive)
+    try:
+        return await nc.subscribe(subject, queue=queue)
+    except BaseException:
+        receive_raw(nc, sid, None)
+        raise
 
 
 def set_last_error(nc: Client, error: Exception) -> None:
@@ -415,6 +567,8 @@ def accept_late_pongs(nc: Client) -> None:
 
 _ERROR_LINE: Final = re.compile(rb"-ERR\s+'(.+)'\r\n")
 _PLAIN_BLOCK: Final = b"NATS/1.0\r\n"
+_CRLF: Final = b"\r\n"
+_HAS_OWN_PARSER: Final = getattr(client, "parse_email", None) is None
 
 
 def accept_malformed_messages(nc: Client) -> None:
@@ -427,13 +581,12 @@ def accept_malformed_messages(nc: Client) -> None:
     """
     _get(nc, "_build_message")
     process_headers, parse_lines = _get(nc, "_process_headers"), _get(nc, "_parse_header_lines")
-    has_own_parser = getattr(client, "parse_email", None) is None
 
     # Both do the same as nats-py's functions, without calling them, which would slow down each message.
     async def read_headers(block: bytes | None) -> dict[str, str] | None:
         if not block:
             return None
-        if has_own_parser and block.startswith(_PLAIN_BLOCK):
+        if _HAS_OWN_PARSER and block.startswith(_PLAIN_BLOCK):
             return parse_lines(block[len(_PLAIN_BLOCK) :]) or None
         try:
             return cast("dict[str, str] | None", await process_headers(block))
@@ -441,24 +594,64 @@ def accept_malformed_messages(nc: Client) -> None:
             return UnreadableHeaders(_block_error(block))
 
     def build(sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None) -> Msg:
-        try:
-            return nc.msg_class(
-                subject=subject.decode(), reply=reply.decode(), data=data, headers=headers, _client=nc, _sid=sid
-            )
-        except UnicodeDecodeError:
-            is_subject = _as_utf8(subject) != subject
-            error = DecodeError(
-                ErrorCode.INVALID_UTF8,
-                f"{'subject' if is_subject else 'reply subject'} {preview(subject if is_subject else reply)} "
-                "is not valid UTF-8",
-                requirement="NP-08",
-            )
-            reply = reply if _as_utf8(reply) == reply else b""
-            return build(sid, _as_utf8(subject), reply, data, UnreadableHeaders(error, headers))
+        return _build_message(nc, sid, subject, reply, data, headers)
 
     _set(nc, "_process_headers", read_headers)
     _set(nc, "_build_message", build)
     _split_lines_at_spaces()
+
+
+def message_of(nc: Client, sid: int, raw: RawMessage) -> Msg:
+    """
+    Return nats-py's message for a raw one.
+
+    Its headers are those that nats-py returns, or :class:`~ce_nats.message.UnreadableHeaders` if it cannot read them,
+    also on a connection without :func:`accept_malformed_messages`. Never raises.
+
+    Args:
+        nc: The connection.
+        sid: Number of the subscription.
+        raw: The message as received.
+    """
+    subject, reply, data, block = raw
+    return _build_message(nc, sid, subject, reply, data, _headers_of(nc, block))
+
+
+def _headers_of(nc: Client, block: bytes | None) -> dict[str, str] | None:
+    """Return the headers of a block, as nats-py's function does, which only suspends to report an error."""
+    if not block:
+        return None
+    if _HAS_OWN_PARSER and block.startswith(_PLAIN_BLOCK):
+        return _get(nc, "_parse_header_lines")(block[len(_PLAIN_BLOCK) :]) or None
+    reading = _get(nc, "_process_headers")(block)
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        return cast("dict[str, str] | None", done.value)
+    except (IndexError, UnicodeDecodeError):
+        pass
+    else:
+        reading.close()
+    return UnreadableHeaders(_block_error(block))
+
+
+def _build_message(
+    nc: Client, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+) -> Msg:
+    try:
+        return nc.msg_class(
+            subject=subject.decode(), reply=reply.decode(), data=data, headers=headers, _client=nc, _sid=sid
+        )
+    except UnicodeDecodeError:
+        is_subject = _as_utf8(subject) != subject
+        error = DecodeError(
+            ErrorCode.INVALID_UTF8,
+            f"{'subject' if is_subject else 'reply subject'} {preview(subject if is_subject else reply)} "
+            "is not valid UTF-8",
+            requirement="NP-08",
+        )
+        reply = reply if _as_utf8(reply) == reply else b""
+        return _build_message(nc, sid, _as_utf8(subject), reply, data, UnreadableHeaders(error, headers))
 
 
 def _as_utf8(text: bytes) -> bytes:
@@ -612,85 +805,3 @@ def set_raw_message_hook(nc: Client, sid: int, hook: RawMessageHook | None) -> N
         hooks.by_sid.pop(sid, None)
         if not hooks.by_sid:
             _set(nc, "_process_msg", hooks.process)
-
-
-# --- Messages in bulk -------------------------------------------------------------------------------------------------
-
-# Subject, reply subject, payload, and header block or None, as received.
-RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
-
-# A message up to this size that has arrived in part is kept; nats-py collects larger ones with less copying.
-_MAX_REST: Final = 64 * 2**10
-_MAX_LINE: Final = parser.MAX_CONTROL_LINE_SIZE
-
-
-class _BulkMessages:
-    """
-    Passes on the messages of one subscription many at once, in a third of the time of nats-py's parser.
-
-    These are messages with a reply subject, as consumers send them. Everything else is parsed by nats-py.
-    """
-
-    def __init__(self) -> None:
-        self.sid = b""
-        self.receive: Callable[[list[RawMessage]], None] | None = None
-
-    def take(self, data: bytes) -> tuple[bytes, bool]:
-        """Process the messages that received bytes begin with; as the hook of :func:`set_chunk_hook`."""
-        if self.receive is None:
-            return data, False
-        sid, size, at = self.sid, len(data), 0
-        found: list[RawMessage] = []
-        while at < size:
-            start = data.find(b"\r\n", at) + 2
-            words = data[at:start].split(b" ")
-            # HMSG subject sid reply size-of-headers size, or MSG subject sid reply size.
-            has_headers = len(words) == 6 and words[0] == b"HMSG"
-            if start < 2 or words[2:3] != [sid] or not (has_headers or (len(words) == 5 and words[0] == b"MSG")):
-                is_part = start < 2 and size - at < _MAX_LINE
-                break
-            if not words[3]:  # no reply subject: nats-server 2.9.10 has two spaces in its place
-                is_part = False
-                break
-            try:
-                end = start + int(words[-1])
-                middle = start + int(words[4]) if has_headers else start
-            except ValueError:
-                end = middle = -1
-            if not start <= middle <= end:  # nats-py raises the error
-                is_part = False
-                break
-            if end + 2 > size:
-                is_part = end - at < _MAX_REST
-                break
-            found.append((words[1], words[3], data[middle:end], data[start:middle] if has_headers else None))
-            at = end + 2
-        else:
-            is_part = False
-        if found:
-            self.receive(found)
-        return data[at:], is_part
-
-
-class BulkClient(Client):
-    """Client of nats-py that can receive messages in bulk, see :func:`set_bulk_hook`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bulk_messages = _BulkMessages()
-        set_chunk_hook(self, self.bulk_messages.take)
-
-
-def set_bulk_hook(nc: Client, sid: int, hook: Callable[[list[RawMessage]], None] | None) -> None:
-    """
-    Call a function with the messages of a subscription, many at once, if the client is a :class:`BulkClient`.
-
-    Other messages of the subscription, such as those without a reply subject and large ones, do not arrive there.
-
-    Args:
-        nc: The connection.
-        sid: Number of the subscription, see :func:`subscription_id`.
-        hook: The function; None removes it.
-    """
-    if isinstance(nc, BulkClient):
-        nc.bulk_messages.sid, nc.bulk_messages.receive = b"%d" % sid, hook

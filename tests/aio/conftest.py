@@ -1,6 +1,8 @@
 import json
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from nats.js import JetStreamContext
@@ -12,6 +14,23 @@ from tests.support.broker import js, make_event, nc, server, stream, subject
 from tests.support.waiting import until
 
 __all__ = ["js", "make_event", "nc", "server", "stream", "subject"]
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a certificate authority, and a certificate for 127.0.0.1."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1")
+    signed = ["-in", "server.csr", "-out", "server.pem", "-days", "2", "-extfile", "extensions"]
+    openssl("x509", "-req", *signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    return directory
 
 
 @pytest.fixture(scope="session")

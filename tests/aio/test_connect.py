@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import ssl
-import subprocess
 import time
 from contextlib import asynccontextmanager
 
@@ -22,23 +21,6 @@ from ..support.waiting import until
 
 SECRET = "S3cr3t"
 INFO = {"server_id": "x", "version": "2.10.0", "max_payload": 1000, "headers": True, "nonce": "n0nce"}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Create a certificate authority, and a certificate for 127.0.0.1."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
-    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1")
-    signed = ["-in", "server.csr", "-out", "server.pem", "-days", "2", "-extfile", "extensions"]
-    openssl("x509", "-req", *signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-    return directory
 
 
 @pytest.fixture(scope="module")

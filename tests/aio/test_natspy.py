@@ -1,10 +1,8 @@
 """Private names of nats-py are used in one module, and a clear error reports missing ones."""
 
 import ast
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from random import Random
 
 import nats
 import pytest
@@ -17,7 +15,6 @@ from ce_nats import CeNatsError
 from ce_nats.aio import DeliveryError, PullConsumer, connect, publish, subscribe
 from ce_nats.aio import _natspy as _nats
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.reading._range_reader import RangeClient
 
 PACKAGE = Path(ce_nats.__file__).parent
 
@@ -41,7 +38,7 @@ def test_private_names_are_used_in_one_module():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path.name != "__nats.py"
+        if path.name != "_natspy.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in names
         if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "consumer"))
@@ -101,83 +98,6 @@ async def test_error_for_a_missing_private_name_of_connecting(server, monkeypatc
     monkeypatch.delattr(Client, "_connect_to_server")
     with pytest.raises(CeNatsError, match=r"nats-py must have Client\._connect_to_server, got version 2\."):
         await connect(server.url)
-
-
-# --- Messages in bulk -------------------------------------------------------------------------------------------------
-
-
-def frames(rng):
-    """Return frames of subscriptions 1 and 2, and the messages in them as they arrive at hooks."""
-    for number in range(rng.randrange(30)):
-        sid = rng.choice([b"1", b"1", b"1", b"2"])
-        subject = b"a.%d" % number
-        reply = b"" if rng.random() < 0.1 else b"$JS.ACK.S.c.1.%d.%d.1.0" % (number, number)
-        block = b"NATS/1.0\r\na:%d\r\n\r\n" % number if rng.random() < 0.7 else None
-        payload = rng.choice([b"", b"MSG a 1 b 5\r\n\r\n", rng.randbytes(300), rng.randbytes(100_000)])
-        sizes = b"%d" % len(payload) if block is None else b"%d %d" % (len(block), len(block) + len(payload))
-        # nats-server 2.9.10 has two spaces in place of a missing reply subject.
-        words = [
-            b"MSG" if block is None else b"HMSG",
-            subject,
-            sid,
-            *([reply] if reply else [b""][: number % 2]),
-            sizes,
-        ]
-        frame = b" ".join(words) + b"\r\n" + (block or b"") + payload + b"\r\n"
-        yield frame + (b"+OK\r\n" if rng.random() < 0.1 else b""), (sid, (subject, reply, payload, block))
-
-
-@pytest.mark.parametrize("seed", range(60))
-async def test_bulk_parser_delivers_the_same_messages_in_the_same_order(seed):
-    rng = Random(seed)
-    sent = list(frames(rng))
-    client = RangeClient()
-    received = []
-    for sid in (1, 2):
-        _nats.set_raw_message_hook(client, sid, lambda *message, sid=sid: received.append((b"%d" % sid, message)))
-
-    def receive(messages):
-        assert all(reply for _, reply, _, _ in messages), "statuses are not messages"
-        received.extend((b"1", message) for message in messages)
-
-    _nats.set_bulk_hook(client, 1, receive)
-    stream = b"".join(frame for frame, _ in sent)
-    longest = rng.choice([3, 100, 5_000, 40_000])
-    while stream:
-        size = rng.randint(1, longest) if len(stream) < 20_000 else rng.randint(1, 40_000)
-        await client._ps.parse(stream[:size])
-        stream = stream[size:]
-    assert received == [message for _, message in sent]
-
-
-async def test_bulk_parser_delivers_messages_together():
-    client, received = RangeClient(), []
-    _nats.set_bulk_hook(client, 1, received.append)
-    await client._ps.parse(b"MSG a 1 r 1\r\n1\r\nHMSG a 1 r 1 2\r\nh2\r\nMSG a 1 r 0\r\n\r\nMSG a 1 r 1")
-    assert received == [[(b"a", b"r", b"1", None), (b"a", b"r", b"2", b"h"), (b"a", b"r", b"", None)]]
-
-
-@pytest.mark.parametrize("sizes", [b"x", b"-9", b"", b"1 x", b"-1 2", b"3 2"])
-async def test_bulk_parser_leaves_invalid_sizes_to_nats_py(sizes):
-    client, received = RangeClient(), []
-    _nats.set_bulk_hook(client, 1, received.extend)
-    rest = b"HMSG a 1 r %s\r\n12\r\n" % sizes if b" " in sizes else b"MSG a 1 r %s\r\n12\r\n" % sizes
-    with suppress(nats.errors.ProtocolError):
-        await client._ps.parse(b"MSG a 1 r 1\r\n1\r\n" + rest)
-    assert received == [(b"a", b"r", b"1", None)]
-
-
-async def test_bulk_parser_forgets_a_part_of_a_message_with_its_connection():
-    client, received = RangeClient(), []
-    _nats.set_bulk_hook(client, 1, received.extend)
-    await client._ps.parse(b"MSG a 1 r 5\r\n12")
-    client._ps.reset()
-    await client._ps.parse(b"MSG a 1 r 5\r\n12345\r\nMSG a 1 r 1\r\n")
-    assert received == [(b"a", b"r", b"12345", None)]
-    _nats.set_bulk_hook(client, 1, None)
-    _nats.set_raw_message_hook(client, 1, lambda *message: received.append(message))
-    await client._ps.parse(b"6\r\n")
-    assert received == [(b"a", b"r", b"12345", None), (b"a", b"r", b"6", None)]
 
 
 @pytest.mark.parametrize(

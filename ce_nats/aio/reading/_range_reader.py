@@ -35,7 +35,7 @@ from ...wire.nats import write_publish
 from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
-from .._natspy import SEES_RAW_MESSAGES, BulkClient, RawMessage, write_publish_frame
+from .._natspy import SEES_RAW_MESSAGES, RawMessage, write_publish_frame
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.finishing import finish
 from .._util.patience import RETRY_SECONDS, Patience
@@ -239,11 +239,8 @@ async def _read(
                 raise delivery_error(target, error) from error
 
 
-class RangeClient(BulkClient):
-    """
-    Client of nats-py that receives messages in bulk, and does not reconnect: a lost connection is closed at once, which
-    ends a pull.
-    """
+class RangeClient(Client):
+    """Client of nats-py that does not reconnect: a lost connection is closed at once, which ends a pull."""
 
     async def connect(self, *args: Any, **options: Any) -> None:
         """Connect without reconnects."""

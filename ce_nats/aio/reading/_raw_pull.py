@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
-from .._natspy import RawMessage, set_bulk_hook, set_raw_message_hook, subscription_id
+from .._natspy import RawMessage, receive_raw, subscribe_raw, subscription_id
 from .._permissions import denial
 
 # Interval for checking the connection while no message arrives: nats-py does not notify waiting tasks of a loss.
@@ -62,9 +62,7 @@ class RawPull:
         """
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
-            self._subscription = await self._nc.subscribe(f"{self._inbox}.*")
-            set_raw_message_hook(self._nc, subscription_id(self._subscription), self._on_message)
-            set_bulk_hook(self._nc, subscription_id(self._subscription), self._on_messages)
+            self._subscription = await subscribe_raw(self._nc, f"{self._inbox}.*", self._on_messages)
         self._pulls += 1
         # A separate subject for each request: the server also sends a status after a complete one.
         reply = f"{self._inbox}.{self._pulls}"
@@ -78,8 +76,6 @@ class RawPull:
             await self._wait(timeout, reconnects)
             if denied.done():
                 raise denied.result()
-        self._nc.stats["in_msgs"] += len(self._messages)
-        self._nc.stats["in_bytes"] += sum([len(message[2]) for message in self._messages])
         status = self._status.partition(b"\r\n")[0].partition(b" ")[2]
         return self._messages, status.decode("utf-8", "replace")
 
@@ -87,8 +83,7 @@ class RawPull:
         """Stop receiving messages; the connection stays open. Never raises."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            set_raw_message_hook(self._nc, subscription_id(subscription), None)
-            set_bulk_hook(self._nc, subscription_id(subscription), None)
+            receive_raw(self._nc, subscription_id(subscription), None)
             with suppress(Exception):
                 await subscription.unsubscribe()
 
@@ -113,15 +108,12 @@ class RawPull:
             elif time.monotonic() - since >= timeout:
                 raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {timeout} seconds")
 
-    def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """Process a raw message: one of the request, or a status."""
-        if reply:
-            self._on_messages([(subject, reply, data, headers)])
-        elif subject == self._reply:
-            self._status = headers or b""
-            self._ended.set()
-
     def _on_messages(self, messages: list[RawMessage]) -> None:
-        self._messages += messages
+        """Process raw messages: those of the request, and statuses, which have no reply subject."""
+        self._messages += [message for message in messages if message[1]]
+        for subject, reply, _, block in messages:
+            if not reply and subject == self._reply:
+                self._status = block or b""
+                self._ended.set()
         if len(self._messages) == self._wanted:
             self._ended.set()
