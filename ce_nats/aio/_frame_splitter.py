@@ -116,13 +116,15 @@ class FrameSplitter:
             if line is None:
                 at = self._keep_line(data, at) if data[at] in _M_OR_H else self._pass_line(data, at)
                 continue
-            sid, start = line[3], line.end()
+            _, _, sid, _, headers, length = line.groups()
             if sid not in messages:
                 messages[sid] = [] if is_wanted(sid) else None
             wanted = messages[sid]
             if wanted is None:
-                at = self._pass_message(start, int(line[6]) + 2, size)
-            elif self._is_complete(data, start, int(line[5] or 0), int(line[6])):
+                at = line.end() + int(length) + 2
+                if at > size:
+                    at = self._pass_message(line.end(), int(length) + 2, size)
+            elif self._is_complete(data, line.end(), int(headers or 0), int(length)):
                 if passed < at:
                     rest.append(data[passed:at])
                 at = passed = _take_messages(data, at, line, wanted)
