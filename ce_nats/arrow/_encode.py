@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec import media_type, percent
+from ..codec._message_id import MAX_LENGTH, dedup_text
 from ..codec.attributes import CORE, are_valid_names, canonical, check_name
-from ..codec.binding import _MAX_DEDUP_ID_LENGTH, dedup_text
 from ..codec.data import IMPLIED_TYPE, decode_json
 from ..codec.media_type import DataKind
 from ..codec.mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode
@@ -213,7 +213,7 @@ class _Batch:
         texts = _join(
             _percent_encoded("source", source, self.odd), _SEPARATOR, _percent_encoded("id", identifier, self.odd)
         )
-        is_long = pc.greater(pc.binary_length(texts), _MAX_DEDUP_ID_LENGTH)
+        is_long = pc.greater(pc.binary_length(texts), MAX_LENGTH)
         is_other = pc.or_(pc.not_equal(pc.count_substring(texts, _SEPARATOR), 1), is_long)
         if not pc.any(is_other).as_py():
             return texts

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec.binding import dedup_text
+from ..codec._message_id import dedup_text
 from ..errors import EncodeError
 from ..message import MSG_ID, check_header
 from ._decode import _indexes, decode

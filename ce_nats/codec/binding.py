@@ -6,7 +6,6 @@ NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). No network I/O: me
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final, Literal, TypeAlias
 
 from ..errors import DecodeError, EncodeError, ErrorCode, choice, preview
@@ -14,6 +13,7 @@ from ..message import Headers, HeadersLike, Message, NatsMessage, check_header, 
 from ..subjects import check_plain_subject, check_subject
 from . import _fast_path, binary, data, formats, structured
 from ._bounded_cache import BoundedCache
+from ._message_id import dedup_text
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .event import DecodedEvent, EventLike, attributes_and_data, attributes_data_and_presence
@@ -29,13 +29,10 @@ from .mode import (
     parts,
     scan,
 )
-from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
 
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
-# In characters. Longer ids are hashed, so that the header stays short.
-_MAX_DEDUP_ID_LENGTH: Final = 256
 Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
 DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 
@@ -43,7 +40,6 @@ DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
 _new: Final = object.__new__
 _subjects: Final = BoundedCache(check_plain_subject)
-_dedup_sources: Final[BoundedCache[str]] = BoundedCache(lambda source: _dedup_part(source))
 
 
 def to_nats_message(
@@ -196,18 +192,6 @@ def dedup_id(event: EventLike) -> str:
     if _fast_path.encode_headers(attributes) is None:
         attributes = checked_attributes(attributes)
     return dedup_text(attributes["source"], attributes["id"])
-
-
-def dedup_text(source: str, identifier: str) -> str:
-    """Return the result of :func:`dedup_id` for a source and an id that were checked."""
-    # An object of another class can be equal to a cached source. Ids are not cached: each event has another one.
-    first = _dedup_sources[source] if source.__class__ is str else _dedup_part(source)
-    text = f"{first}|{_dedup_part(identifier)}"
-    return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
-
-
-def _dedup_part(text: str) -> str:
-    return percent_encode(text).replace("|", "%7C")
 
 
 def _new_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], reply: str) -> NatsMessage:

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import quote, unquote
 
+from ..codec._message_id import dedup_text
 from ..codec.attributes import canonical
-from ..codec.binding import dedup_text
 from ..codec.event import EventLike, attributes_and_data
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 

@@ -29,7 +29,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.codec.binding import dedup_text
+from ce_nats.codec._message_id import dedup_text
 from tests.support.strategies import (
     Event,
     any_events,

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from nats.aio.client import Client
 
+from ...codec._message_id import dedup_text
 from ...codec.attributes import canonical
-from ...codec.binding import Mode, dedup_id, dedup_text, to_nats_message
+from ...codec.binding import Mode, dedup_id, to_nats_message
 from ...codec.event import EventLike, attributes_and_data
 from ...codec.formats import Format
 from ...codec.subject_template import SubjectTemplate
