@@ -17,7 +17,8 @@ def _decline(*_: Any) -> Any:
 try:
     from .fast import block_decoder as block_decoder
     from .fast import decode as decode
+    from .fast import encode_block as encode_block
     from .fast import encode_event as encode_event
     from .fast import encode_headers as encode_headers
 except ImportError:
-    block_decoder = decode = encode_event = encode_headers = _decline  # type: ignore[assignment]
+    block_decoder = decode = encode_block = encode_event = encode_headers = _decline  # type: ignore[assignment]

@@ -94,9 +94,24 @@ def to_nats_message(
             pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
+    return _new_message(subject_of(subject, event), payload, pairs, reply)
+
+
+def subject_of(subject: str | SubjectTemplate, event: EventLike) -> str:
+    """
+    Return the subject of an event, checked; ``""`` is accepted.
+
+    Raises:
+        EncodeError: ``invalid-subject``; as ``SubjectTemplate.format()`` does.
+    """
     if isinstance(subject, SubjectTemplate):
         subject = subject.format(event)
-    return _new_message(subject, payload, pairs, reply)
+    if subject.__class__ is str:  # an object of another class can be equal to a cached subject
+        if subject:
+            _subjects[subject]
+    elif subject != "":
+        check_plain_subject(subject)
+    return subject
 
 
 def _other_format(mode: ContentMode, given: Format) -> EventFormat | None:
@@ -199,13 +214,8 @@ def _new_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], rep
     Make a NatsMessage without the cost of its constructor.
 
     Raises:
-        EncodeError: ``invalid-subject``.
+        EncodeError: ``invalid-subject`` for ``reply``.
     """
-    if subject.__class__ is str:  # an object of another class can be equal to a cached subject
-        if subject:
-            _subjects[subject]
-    elif subject != "":
-        check_plain_subject(subject)
     if reply != "":
         check_subject(reply)
     headers = _new(Headers)

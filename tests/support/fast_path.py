@@ -11,10 +11,14 @@ import pytest
 from ce_nats import Timestamp
 from ce_nats.codec.fast._blocks import block_shapes, unescaped_shapes
 from ce_nats.codec.fast._compile import header_decoders, header_encoders, member_encoders
+from ce_nats.codec.fast._frames import blocks_with_id, blocks_without_id
 from tests.support.strategies import outcome, without_fast_path
 
 MODES = ["binary", "structured"]
-CONVERTERS = (block_shapes, unescaped_shapes, header_decoders, header_encoders, member_encoders)
+CONVERTERS = (
+    *(block_shapes, unescaped_shapes, header_decoders, header_encoders, member_encoders),
+    *(blocks_with_id, blocks_without_id),
+)
 
 
 def check_agreement(call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

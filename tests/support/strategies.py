@@ -76,7 +76,7 @@ def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kw
 def without_fast_path() -> Iterator[None]:
     """Disable the fast path, so that the full codec does all the work."""
     with pytest.MonkeyPatch.context() as patch:
-        for function in ("block_decoder", "encode_headers", "encode_event", "decode"):
+        for function in ("block_decoder", "encode_block", "encode_headers", "encode_event", "decode"):
             patch.setattr(_fast_path, function, lambda *_: None)
         yield
 

@@ -280,7 +280,7 @@ def check_size(
     if header_size is None:
         header_size = header_bytes(message.headers)
     size = header_size + len(message.data)
-    check_sizes(header_size, size, _bytes_of(message.subject) + _bytes_of(message.reply), max_payload, max_headers)
+    check_sizes(header_size, size, bytes_of(message.subject) + bytes_of(message.reply), max_payload, max_headers)
 
 
 def check_sizes(
@@ -319,10 +319,11 @@ def check_sizes(
 def header_bytes(headers: Headers) -> int:
     """Return the size of a header block, from ``NATS/1.0`` to the empty line; 0 without headers."""
     pairs = headers.items()
-    return _BLOCK_BYTES + _LINE_BYTES * len(pairs) + _bytes_of("".join(map("".join, pairs))) if pairs else 0
+    return _BLOCK_BYTES + _LINE_BYTES * len(pairs) + bytes_of("".join(map("".join, pairs))) if pairs else 0
 
 
-def _bytes_of(text: str) -> int:
+def bytes_of(text: str) -> int:
+    """Return the number of bytes of text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

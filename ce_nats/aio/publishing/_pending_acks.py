@@ -155,38 +155,42 @@ class PendingAcks(AckWindow[PendingMessage]):
             raise self._failure
         if not self._is_open:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher must be used inside of its block")
-        return self._start(message, block, tag, attempts, lane if isinstance(lane, Lane) else None)
+        return self._start(subject, message.data, block, tag, attempts, lane if isinstance(lane, Lane) else None)
 
-    def send_now(self, message: NatsMessage, block: bytes, tag: Any) -> PendingMessage | None:
+    def send_now(self, subject: str, data: bytes, block: bytes, tag: Any) -> PendingMessage | None:
         """
         Send a message that the server detects a copy of, as :meth:`send` does, or return None if that has to wait.
 
         It saves a coroutine for each message. Every 64th message waits, so that nats-py sends and receives.
 
         Args:
-            message: As for :meth:`send`.
+            subject: Subject, which was checked.
+            data: Payload; size and header block were checked.
             block: As for :meth:`send`; it has a ``Nats-Msg-Id`` and no expectation.
             tag: As for :meth:`send`.
 
         Raises:
             DeliveryError: As :meth:`send` does.
         """
-        if self._fast is None or self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
+        if self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
             return None
-        lane, nc = self._fast.routes.get(message.subject, UNKNOWN), self.nc
+        lane = None if self._fast is None else self._fast.routes.get(subject, UNKNOWN)
+        nc = self.nc
         if lane is UNKNOWN or self._failure is not None or not self._is_open:
             return None
         if not nc.is_connected or nc.pending_data_size > _BUFFER_BYTES:
             return None
         self._unyielded += 1
-        return self._start(message, block, tag, 0, cast("Lane | None", lane))
+        return self._start(subject, data, block, tag, 0, cast("Lane | None", lane))
 
-    def _start(self, message: NatsMessage, block: bytes, tag: Any, attempts: int, lane: Lane | None) -> PendingMessage:
+    def _start(
+        self, subject: str, data: bytes, block: bytes, tag: Any, attempts: int, lane: Lane | None
+    ) -> PendingMessage:
         """Send a message now, or in a batch."""
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.Future()
         give_up, due = now + self._retry_timeout, now + self._ack_timeout
-        item = PendingMessage(message.subject, ack, message.data, block, tag, give_up, due, attempts)
+        item = PendingMessage(subject, ack, data, block, tag, give_up, due, attempts)
         item.token = self._add(item)
         nc = self.nc
         if lane is not None and not lane.is_disabled and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
@@ -200,7 +204,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             self._publish(item)
         except Exception:
             self._drop(item.token)
-            with delivery_errors(message.subject, nc):  # not around the call: it takes as long as the call
+            with delivery_errors(subject, nc):  # not around the call: it takes as long as the call
                 raise
         return item
 

@@ -7,20 +7,22 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from nats.aio.client import Client
 
+from ...codec import _fast_path
 from ...codec._message_id import dedup_text
 from ...codec.attributes import canonical
-from ...codec.binding import Mode, dedup_id, to_nats_message
+from ...codec.binding import Mode, dedup_id, subject_of, to_nats_message
 from ...codec.event import EventLike, attributes_and_data
 from ...codec.formats import Format
+from ...codec.mode import ContentMode
 from ...codec.subject_template import SubjectTemplate
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
 from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
 from ...schemas import Validate, validator_of
 from ...subjects import check_subject
-from ...wire.nats import write_header_block
+from ...wire.nats import decode_header_block, write_header_block
 from .._observer import Observer, Sending
-from ..core._publish import check_extra_headers, check_size, prepare, supports_headers
+from ..core._publish import bytes_of, check_extra_headers, check_sizes, prepare, supports_headers
 
 DedupId: TypeAlias = Callable[[Any], str]
 TimeToLive: TypeAlias = Callable[[Any], str | None]
@@ -39,15 +41,28 @@ class Prepared(NamedTuple):
 
     Attributes:
         event: The event that failures and outcomes have.
-        message: The message.
-        block: Header block of the message; empty for a message without headers.
+        subject: Subject of the message.
+        data: Its payload.
+        block: Its header block; empty for a message without headers.
         sending: Observer of the outcome, or None.
+        kept: The message if its headers are needed again, else None: the objects of a thousand messages would slow down
+            the encoding of the next ones.
     """
 
     event: EventLike
-    message: NatsMessage
+    subject: str
+    data: bytes
     block: bytes
-    sending: Sending | None
+    sending: Sending | None = None
+    kept: NatsMessage | None = None
+
+    @property
+    def message(self) -> NatsMessage:
+        """The message."""
+        if self.kept is not None:
+            return self.kept
+        headers = decode_header_block(self.block).headers if self.block else None
+        return NatsMessage(self.subject, self.data, headers)
 
     def abandon(self, error: BaseException) -> None:
         """Report that the event will not be sent."""
@@ -93,6 +108,9 @@ class Preparation:
         self._headerless = headerless
         self._observer = observer
         self._added_bytes = added_bytes
+        # Whether the fast path writes the same header block.
+        is_plain = mode in (ContentMode.BINARY, "binary") and format is None and ttl is None
+        self._is_plain = is_plain and observer is None and dedup in (None, dedup_id)
 
     def validated(self, event: EventLike) -> EventLike:
         """
@@ -130,6 +148,15 @@ class Preparation:
             EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does; as ``check`` does.
             DeliveryError: ``incompatible-config``.
         """
+        if self._is_plain and headers is None and trace is None and check is None and supports_headers(self._nc):
+            encoded = _fast_path.encode_block(event, self._dedup is not None)
+            if encoded is not None:
+                block, data = encoded
+                plain = subject_of(subject, event)
+                if not plain:
+                    check_subject(subject)
+                self._check_sizes(plain, data, block)
+                return Prepared(given if event is valid else event, plain, data, block)
         sending = None if self._observer is None else self._observer.send(event, subject)
         try:
             message = prepare_for_stream(
@@ -152,16 +179,22 @@ class Preparation:
             if sending is not None:
                 sending.abandon(error)
             raise
-        return Prepared(given if event is valid else event, message, block, sending)
+        kept = None if check is None and sending is None else message
+        return Prepared(given if event is valid else event, message.subject, message.data, block, sending, kept)
 
     def check_size(self, message: NatsMessage, block: bytes) -> None:
         """
         Check the size of a message for the server that is connected now.
 
         Raises:
-            EncodeError: ``payload-too-large`` or ``headers-too-large``.
+            EncodeError: ``payload-too-large``, ``headers-too-large`` or ``invalid-subject``.
         """
-        check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block) + self._added_bytes)
+        self._check_sizes(message.subject, message.data, block)
+
+    def _check_sizes(self, subject: str, data: bytes, block: bytes) -> None:
+        header_size = len(block) + self._added_bytes
+        size = header_size + len(data)
+        check_sizes(header_size, size, bytes_of(subject), self._nc.max_payload, MAX_HEADER_BYTES)
 
 
 def event_id(event: EventLike) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import TypeAlias
 
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
@@ -20,14 +19,11 @@ from ...message import HeadersLike, NatsMessage
 from ...schemas import Validate
 from .._claim_check import ClaimCheck
 from .._natspy import api_prefix, client_of
-from .._observer import Instruments, Observer, OnOutcome, Sending
+from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_count, check_jetstream
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage
 from ._prepare import DedupId, Preparation, Prepared, TimeToLive
-
-# The event, and its observer and message if there is an observer.
-_Tag: TypeAlias = tuple[EventLike, "Sending | None", "NatsMessage | None"]
 
 
 class Publisher:
@@ -213,7 +209,7 @@ class Publisher:
                 await self._acks.wait_for_slot()
             raise_failures(self.failures)
             if self._dedup is dedup_id and not headers:  # the server detects a copy
-                item = self._acks.send_now(prepared.message, prepared.block, _tag(prepared))
+                item = self._acks.send_now(prepared.subject, prepared.data, prepared.block, prepared)
                 if item is not None:
                     return item.ack
         except BaseException as error:
@@ -229,7 +225,8 @@ class Publisher:
             DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
         """
         try:
-            return (await self._acks.send(prepared.message, prepared.block, _tag(prepared))).ack
+            message = prepared.kept or NatsMessage(prepared.subject, prepared.data)
+            return (await self._acks.send(message, prepared.block, prepared)).ack
         except BaseException as error:
             prepared.abandon(error)
             raise
@@ -245,17 +242,11 @@ class Publisher:
         raise_failures(self.failures)
 
     def _done(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
-        tag: _Tag = item.tag
-        event, sending, message = tag
+        prepared: Prepared = item.tag
         if isinstance(outcome, DeliveryError):
-            self.failures.append(Failure(event, item.subject, outcome))
-        if sending is not None and message is not None:
-            sending.done(message, outcome)
-
-
-def _tag(prepared: Prepared) -> _Tag:
-    """Return what is kept until the acknowledgement; the message only if its outcome is observed."""
-    return prepared.event, prepared.sending, None if prepared.sending is None else prepared.message
+            self.failures.append(Failure(prepared.event, item.subject, outcome))
+        if prepared.sending is not None:
+            prepared.sending.done(prepared.message, outcome)
 
 
 def raise_failures(failures: list[Failure]) -> None:

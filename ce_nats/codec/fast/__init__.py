@@ -36,3 +36,4 @@ from ._blocks import block_decoder as block_decoder
 from ._decode import decode as decode
 from ._encode import encode_event as encode_event
 from ._encode import encode_headers as encode_headers
+from ._frames import encode_block as encode_block

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..attributes import REQUIRED, are_valid_names
 from ..mode import PREFIX
 from ._compile import header_decoder_source, header_encoder_source, member_encoder_source
+from ._frames import block_encoder_source
 
 
 def functions(names: Sequence[str]) -> str:
@@ -32,6 +33,7 @@ def functions(names: Sequence[str]) -> str:
     return "\n\n".join(
         (
             f"# Headers from attributes\n{header_encoder_source(names)}",
+            f"# Header block from attributes\n{block_encoder_source(names, has_message_id=True)}",
             f"# JSON event without data from attributes\n{member_encoder_source(names)}",
             f"# Attributes from headers\n{header_decoder_source(headers)}",
         )

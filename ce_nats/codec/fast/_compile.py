@@ -79,17 +79,30 @@ def header_encoder_source(names: Sequence[str]) -> str:
     Args:
         names: Names of the attributes, valid, in their order.
     """
+    lines, results = header_values(names)
+    return _source(
+        *lines, f"return [{', '.join(f'({PREFIX + name!r}, {result})' for name, result in results.items())}]"
+    )
+
+
+def header_values(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """
+    Return the first lines of a function that encodes attributes, and the expression of each header value by attribute.
+
+    Args:
+        names: Names of the attributes, valid, in their order.
+    """
     variables = {name: f"v{place}" for place, name in enumerate(names)}
     results = {name: f"{name}_texts[{variable}]" if name in RULES else variable for name, variable in variables.items()}
-    return _source(
+    lines = [
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
         *_strings_of(variables),
         *_require_version(variables["specversion"]),
         *_require_texts("escape_all", _uncached(variables)),
         *_time_to_text(variables),
-        f"return [{', '.join(f'({PREFIX + name!r}, {result})' for name, result in results.items())}]",
-    )
+    ]
+    return lines, results
 
 
 def member_encoder_source(names: Sequence[str]) -> str:
@@ -232,7 +245,8 @@ _SCOPE: Final[Mapping[str, object]] = {
 }
 
 
-def _compiled(source: str, names: Mapping[str, str]) -> Converter:
+def compiled(source: str, names: Mapping[str, object]) -> Converter:
+    """Return the function of a source text, which uses ``names`` and those of the fast path."""
     scope: dict[str, Any] = {**_SCOPE, **names}
     exec(source, scope)  # noqa: S102  # the only text from outside are attribute names, which are letters and digits
     convert: Converter = scope["convert"]
@@ -240,14 +254,14 @@ def _compiled(source: str, names: Mapping[str, str]) -> Converter:
 
 
 def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[Names], Converter]:
-    return lambda names: _compiled(source(names), {}) if are_valid_names(names) else decline
+    return lambda names: compiled(source(names), {}) if are_valid_names(names) else decline
 
 
 def _header_decoder(names: Names) -> Converter:
     found = sort_names(names)
     is_handled = len(found.content_type_places) <= 1 and (not found.attributes or are_valid_names(found.attributes))
     keys = {f"name_of_v{place}": name for place, name in zip(found.ce_places, found.attributes)}
-    return _compiled(header_decoder_source(names), keys) if is_handled else decline
+    return compiled(header_decoder_source(names), keys) if is_handled else decline
 
 
 header_encoders: Final = CompiledConverters(_encoder(header_encoder_source))

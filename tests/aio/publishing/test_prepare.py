@@ -10,6 +10,8 @@ from ce_nats.aio import Publisher, connect
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._natspy import server_info
 from ce_nats.aio.publishing._prepare import Preparation, event_id, prepare_for_stream
+from ce_nats.codec import _fast_path
+from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.extensions.expiry import time_to_live
 from ce_nats.extensions.tracing import TraceContext, trace_of_headers
 from ce_nats.testing import NatsServer
@@ -100,6 +102,46 @@ def test_trace_of_the_caller_overrides_that_of_the_observer(nc, make_event, give
         preparation = Preparation(nc, observer=observer, **OPTIONS)
         prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=given)
         assert trace_of_headers(prepared.message.headers) == expected
+
+
+TRACE = TraceContext(f"00-{'a' * 32}-{'b' * 16}-01")
+
+
+class Subject(str):
+    """A string of another class."""
+
+
+def prepared_or_error(preparation, event, subject, arguments):
+    """Return all that a sender uses of a prepared event, or the error."""
+    try:
+        prepared = preparation.encode(event, subject, given=event, valid=event, **arguments)
+    except EncodeError as error:
+        return error.code, error.attribute, error.header, str(error)
+    message = prepared.message
+    assert (message.subject, message.data) == (prepared.subject, prepared.data)
+    return prepared.event, type(prepared.subject), message, prepared.block
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["orders", Subject("orders"), SubjectTemplate("orders.{type}"), SubjectTemplate("orders.{x}"), "", "a b", "a{b", 5],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"headers": {"a": "b"}}, {"headers": {"Nats-Msg-Id": "c"}}, {"trace": TRACE}],
+    ids=repr,
+)
+@pytest.mark.parametrize("dedup", [None, dedup_id, event_id])
+@pytest.mark.parametrize("max_payload", [2**20, 300])
+def test_fast_path_prepares_the_same_messages(make_event, monkeypatch, subject, arguments, dedup, max_payload):
+    arguments = {"headers": None, "trace": None, **arguments}
+    nc = SimpleNamespace(max_payload=max_payload, _server_info={"headers": True})
+    preparation = Preparation(nc, observer=None, **{**OPTIONS, "dedup": dedup})
+    event = make_event(source="urn:a b")
+    found = [prepared_or_error(preparation, event, subject, arguments) for _ in range(10)]
+    monkeypatch.setattr(_fast_path, "encode_block", lambda *_: None)
+    assert found == [prepared_or_error(preparation, event, subject, arguments)] * 10
 
 
 @pytest.mark.parametrize("options", [{}, {"added_bytes": 0}, {"added_bytes": 20}])

@@ -9,7 +9,7 @@ import pytest
 
 from ce_nats import dedup_id, from_nats_message, to_nats_message
 from ce_nats.codec._bounded_cache import MAX_STRING_LENGTH, MAX_TUPLES, BoundedCache, BoundedNamesCache
-from ce_nats.codec.fast import _compile, encode_headers
+from ce_nats.codec.fast import _compile, encode_block, encode_headers
 from ce_nats.codec.fast._compile import CALM, USES_BEFORE_COMPILE, CompiledConverters
 from ce_nats.codec.fast._decode import valid_names
 from ce_nats.codec.fast._values import NotHandled, escapes
@@ -132,6 +132,7 @@ def test_caches_are_bounded() -> None:
         from_nats_message(to_nats_message(event, f"subject.{number}", mode="structured"))
         to_nats_message(event, "s" * 1000)
         dedup_id(event)
+        encode_block(event, True)
     by_text, by_names = caches(BoundedCache), caches(BoundedNamesCache)
     assert len(by_text) == 16
     assert len(by_names) == 7

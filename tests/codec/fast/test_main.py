@@ -22,7 +22,7 @@ def test_functions_are_printed() -> None:
     run = [sys.executable, "-m", "ce_nats.codec.fast", *arguments]
     printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
     assert printed.rstrip("\n") == command.functions(arguments)
-    assert printed.count("def convert(") == 3
+    assert printed.count("def convert(") == 4
     assert header_encoder_source(("specversion", *arguments)) in printed
 
 
