@@ -104,9 +104,11 @@ def subject_of(subject: str | SubjectTemplate, event: EventLike) -> str:
     Raises:
         EncodeError: ``invalid-subject``; as ``SubjectTemplate.format()`` does.
     """
+    if subject.__class__ is str and subject in _subjects:  # an object of another class can be equal to a cached one
+        return subject
     if isinstance(subject, SubjectTemplate):
         subject = subject.format(event)
-    if subject.__class__ is str:  # an object of another class can be equal to a cached subject
+    if subject.__class__ is str:
         if subject:
             _subjects[subject]
     elif subject != "":

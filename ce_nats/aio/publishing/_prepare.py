@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import msgspec
 from nats.aio.client import Client
 
 from ...codec import _fast_path
@@ -21,6 +22,7 @@ from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
 from ...schemas import Validate, validator_of
 from ...subjects import check_subject
 from ...wire.nats import decode_header_block, write_header_block
+from .._natspy import server_info
 from .._observer import Observer, Sending
 from ..core._publish import bytes_of, check_extra_headers, check_sizes, prepare, supports_headers
 
@@ -32,10 +34,12 @@ NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of
 # "header size exceeds maximum allowed of 64k": the server stores the length in 16 bits.
 MAX_HEADER_BYTES: Final = 2**16 - 1
 TTL: Final = "Nats-TTL"
+# Characters of subjects that need no check of their length.
+_SHORT: Final = 512
 _TTL_VERSION: Final = (2, 11)
 
 
-class Prepared(NamedTuple):
+class Prepared(msgspec.Struct, eq=False):
     """
     An encoded event before it is sent.
 
@@ -111,6 +115,10 @@ class Preparation:
         # Whether the fast path writes the same header block.
         is_plain = mode in (ContentMode.BINARY, "binary") and format is None and ttl is None
         self._is_plain = is_plain and observer is None and dedup in (None, dedup_id)
+        self._has_message_id = dedup is not None
+        # The server's INFO, and whether it supports headers.
+        self._info: object = None
+        self._has_headers = False
 
     def validated(self, event: EventLike) -> EventLike:
         """
@@ -148,15 +156,10 @@ class Preparation:
             EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does; as ``check`` does.
             DeliveryError: ``incompatible-config``.
         """
-        if self._is_plain and headers is None and trace is None and check is None and supports_headers(self._nc):
-            encoded = _fast_path.encode_block(event, self._dedup is not None)
-            if encoded is not None:
-                block, data = encoded
-                plain = subject_of(subject, event)
-                if not plain:
-                    check_subject(subject)
-                self._check_sizes(plain, data, block)
-                return Prepared(given if event is valid else event, plain, data, block)
+        if self._is_plain and headers is None and trace is None and check is None:
+            prepared = self._encode_block(event, subject, given if event is valid else event)
+            if prepared is not None:
+                return prepared
         sending = None if self._observer is None else self._observer.send(event, subject)
         try:
             message = prepare_for_stream(
@@ -182,6 +185,23 @@ class Preparation:
         kept = None if check is None and sending is None else message
         return Prepared(given if event is valid else event, message.subject, message.data, block, sending, kept)
 
+    def _encode_block(self, event: EventLike, subject: str | SubjectTemplate, shown: EventLike) -> Prepared | None:
+        """Encode an event with the fast path, or return None if it does not handle the event."""
+        nc = self._nc
+        if (info := server_info(nc)) is not self._info:
+            self._info, self._has_headers = info, supports_headers(nc)
+        if not self._has_headers:
+            return None
+        encoded = _fast_path.encode_block(event, self._has_message_id)
+        if encoded is None:
+            return None
+        block, data = encoded
+        plain = subject_of(subject, event)
+        if not plain:
+            check_subject(subject)
+        self._check_sizes(plain, data, block)
+        return Prepared(shown, plain, data, block)
+
     def check_size(self, message: NatsMessage, block: bytes) -> None:
         """
         Check the size of a message for the server that is connected now.
@@ -194,7 +214,9 @@ class Preparation:
     def _check_sizes(self, subject: str, data: bytes, block: bytes) -> None:
         header_size = len(block) + self._added_bytes
         size = header_size + len(data)
-        check_sizes(header_size, size, bytes_of(subject), self._nc.max_payload, MAX_HEADER_BYTES)
+        max_payload = self._nc.max_payload
+        if size > max_payload or header_size > MAX_HEADER_BYTES or len(subject) > _SHORT:
+            check_sizes(header_size, size, bytes_of(subject), max_payload, MAX_HEADER_BYTES)
 
 
 def event_id(event: EventLike) -> str:

@@ -7,15 +7,17 @@ common events a compiled function writes the block at once, message id included,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from ...message import MSG_ID
-from .. import data
-from .._bounded_cache import Names
+from .. import data, media_type
+from .._bounded_cache import BoundedCache, Names
 from .._message_id import MAX_LENGTH, source_parts
 from ..attributes import are_valid_names
 from ..event import EventLike, attributes_data_and_presence
+from ..media_type import DataKind
 from ..mode import PREFIX
 from ._compile import CompiledConverters, Converter, compiled, header_values
 from ._values import decline
@@ -37,7 +39,23 @@ def encode_block(event: EventLike, has_message_id: bool) -> tuple[bytes, bytes] 
         block = (blocks_with_id if has_message_id else blocks_without_id)[tuple(attributes)](attributes)
     except ValueError:
         return None
-    return block, data.encode(value, attributes.get("datacontenttype")) if has_data else b""
+    if not has_data:
+        return block, b""
+    if value.__class__ is bytes:
+        return block, value
+    if value.__class__ in _JSON_CLASSES:
+        return block, _encoders[attributes["datacontenttype"]](value)
+    return block, data.encode(value, attributes.get("datacontenttype"))
+
+
+def _encoder_of_data(content_type: str) -> Callable[[Any], bytes]:
+    kind = media_type.parse(content_type)
+    is_json = kind is not None and kind.kind is DataKind.JSON and kind.is_utf8
+    return data.encode_json if is_json else partial(data.encode, content_type=content_type)
+
+
+_JSON_CLASSES: Final = frozenset({dict, list, str, int, float, bool})
+_encoders: Final = BoundedCache(_encoder_of_data)
 
 
 def block_encoder_source(names: Sequence[str], *, has_message_id: bool) -> str:

@@ -134,7 +134,7 @@ def test_caches_are_bounded() -> None:
         dedup_id(event)
         encode_block(event, True)
     by_text, by_names = caches(BoundedCache), caches(BoundedNamesCache)
-    assert len(by_text) == 16
+    assert len(by_text) == 17
     assert len(by_names) == 7
     counted = [converters._uses for converters in CONVERTERS]
     assert max(map(len, (*by_text, *counted, escapes))) <= 1024
