@@ -45,7 +45,7 @@ BURST: Final = 32
 _PAUSE_SECONDS: Final = 0.002
 _PING_SECONDS: Final = 0.5
 # Size of payloads that are not collected before they are written.
-_LARGE_BYTES: Final = 2**16
+LARGE_BYTES: Final = 2**16
 # First batches without an acknowledgement after which a stream gets ordinary messages.
 _MAX_FAILURES: Final = 3
 
@@ -195,7 +195,7 @@ class Lane:
         if not self._queue and not self._sent:
             self._progress_at = time.monotonic()
         self._queue.append(item)
-        if len(self._queue) >= BURST or len(item.data) >= _LARGE_BYTES:
+        if len(self._queue) >= BURST or len(item.data) >= LARGE_BYTES:
             self._send()
         elif not self._is_scheduled:
             self._is_scheduled = True
