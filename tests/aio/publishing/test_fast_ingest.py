@@ -102,6 +102,17 @@ async def test_open_batch_ends_with_the_publisher(nc, js, subject, batched, make
     assert await ids(js, batched) == expected(range(500))
 
 
+async def test_batch_does_not_overtake_a_message_before_it(js, subject, batched, make_event):
+    async with Publisher(js) as publisher:
+        await publisher.publish(make_event(0), subject)
+        await publisher.flush()
+        expectation = {"Nats-Expected-Last-Sequence": "1"}
+        await publisher.publish(make_event(1), subject, headers=expectation)
+        for number in range(2, BURST + 10):
+            await publisher.publish(make_event(number), subject)
+    assert await ids(js, batched) == expected(range(BURST + 10))
+
+
 async def test_subscribers_receive_the_events_and_nothing_else(nc, js, subject, batched, make_event):
     """Batches end with an event, not with a message of their own."""
     received = []

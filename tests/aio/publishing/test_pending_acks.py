@@ -8,10 +8,13 @@ test_publisher.py and in the folder ``scenarios``.
 import asyncio
 from contextlib import asynccontextmanager
 
+import nats
 import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio import PublishResult
+from ce_nats.aio.publishing import _pending_acks
+from ce_nats.aio.publishing._lane import BURST, LARGE_BYTES
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.wire.nats import encode_header_block
 from tests.support.scripted_server import (
@@ -159,6 +162,87 @@ async def test_closed_connection_is_a_timeout():
         await server.receives(1)
         await acks.nc.close()
         assert (await failure(item)).code == "timeout"
+
+
+# --- Messages that are written together -----------------------------------------------------------------------------
+
+
+async def test_messages_of_one_iteration_of_the_loop_are_written_together():
+    async with pending_acks(*[ACK] * 100, window=100) as (server, acks):
+        await acks.send(NatsMessage("orders", b"0"), b"")
+        assert acks.nc.pending_data_size == 0
+        for number in range(1, BURST):
+            await acks.send(NatsMessage("orders", b"%d" % number), b"")
+        frames = acks.nc.pending_data_size
+        assert frames > 0
+        await acks.send(NatsMessage("orders", b"%d" % BURST), b"")
+        assert acks.nc.pending_data_size == frames
+        await asyncio.wait_for(acks.drain(), SECONDS)
+        assert [frame.payload for frame in server.received] == [b"%d" % number for number in range(BURST + 1)]
+        assert acks.nc.stats["out_msgs"] == BURST + 1
+
+
+async def test_large_message_is_written_at_once():
+    async with pending_acks(ACK, ACK) as (server, acks):
+        small = await send(acks)
+        large = await acks.send(NatsMessage("orders", bytes(LARGE_BYTES)), b"")
+        assert acks.nc.pending_data_size > LARGE_BYTES
+        await asyncio.wait_for(asyncio.gather(small.ack, large.ack), SECONDS)
+        assert [len(frame.payload) for frame in server.received] == [4, LARGE_BYTES]
+
+
+async def test_messages_are_written_before_the_end_of_the_block():
+    async with scripted() as (server, nc):
+        acks = PendingAcks(nc, lambda *_: None, window=10, ack_timeout=SECONDS, retry_timeout=SECONDS)
+        async with acks:
+            item = await send(acks)
+        assert item.ack.cancelled()
+        await asyncio.wait_for(server.receives(1), SECONDS)
+
+
+async def test_failed_message_is_not_written():
+    async with pending_acks() as (server, acks):
+        first, second = await send(acks, Nats_Msg_Id="1"), await send(acks, Nats_Msg_Id="2")
+        acks.fail(first.token, DeliveryError("timeout", ""))
+        await server.receives(1)
+        assert [frame.headers.get("Nats-Msg-Id") for frame in server.received] == ["2"]
+        assert [token for token, item in acks.pending.items() if item is second] == [second.token]
+
+
+async def test_connection_that_is_closed_before_the_write_is_a_timeout():
+    async with pending_acks() as (server, acks):
+        item = await send(acks)
+        await acks.nc.close()
+        assert (await failure(item)).code == "timeout"
+        assert server.received == []
+
+
+async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
+    """Without a Nats-Msg-Id, too: they were not sent."""
+    async with pending_acks(ACK, ACK) as (_, acks):
+
+        def refuse(*_):
+            raise nats.errors.OutboundBufferLimitError
+
+        monkeypatch.setattr(_pending_acks, "write_publish_frame", refuse)
+        items = [await send(acks), await send(acks)]
+        assert [item.attempts for item in items] == [1, 1]
+        await asyncio.sleep(0)
+        assert [item.attempts for item in items] == [0, 0]
+        monkeypatch.undo()
+        for item in items:
+            await asyncio.wait_for(item.ack, SECONDS)
+        assert [item.attempts for item in items] == [1, 1]
+
+
+async def test_fault_of_the_write_fails_all_messages(monkeypatch):
+    async with pending_acks() as (_, acks):
+        monkeypatch.setattr(_pending_acks, "write_publish_frame", None)
+        item = await send(acks)
+        assert (await failure(item)).code == "delivery-failed"
+
+
+# --- The end of the window ------------------------------------------------------------------------------------------
 
 
 async def test_late_answers_are_ignored():
