@@ -419,7 +419,11 @@ async def test_message_that_is_released_unhandled_is_not_counted(js, stream, tel
         await aio.jetstream.publish(js, make_event(number), f"{stream}.x")
     outcomes = []
     async with consume(on_outcome=outcomes.append) as consumer, await asyncio.wait_for(anext(consumer), 60):
-        await until(lambda: consumer._in_flight._ready)
+
+        async def has_arrived():
+            return (await js.consumer_info(stream, "billing")).num_ack_pending == 2
+
+        await until(has_arrived)
     assert [str(one.kind) for one in outcomes] == ["acknowledged", "released"]
     assert [one.value for one in telemetry.metrics()["messaging.client.consumed.messages"]] == [1]
 

@@ -158,6 +158,26 @@ def _check_buffer(nc: Client, payload_size: int) -> None:
         raise nats.errors.OutboundBufferLimitError
 
 
+def check_writable(nc: Client, size: int) -> None:
+    """
+    Check whether nats-py sends what is written on a connection that is not connected now.
+
+    Args:
+        nc: The connection.
+        size: Number of bytes to write.
+
+    Raises:
+        nats.errors.Error: As ``nc.publish()`` does.
+    """
+    if not nc.is_connected:
+        _check_buffer(nc, size)
+
+
+def mark_acked(message: Msg) -> None:
+    """Let nats-py know that a message was settled in another way: its methods then raise an error."""
+    _set(message, "_ackd", True)
+
+
 # --- Subscriptions ----------------------------------------------------------------------------------------------------
 
 
@@ -545,6 +565,41 @@ async def subscribe_raw(nc: Client, subject: str, receive: Receive, *, queue: st
     except BaseException:
         receive_raw(nc, sid, None)
         raise
+
+
+class _Closing:
+    """Calls functions before nats-py closes a connection; replaces its function for that."""
+
+    def __init__(self, nc: Client) -> None:
+        self._close: Callable[..., Awaitable[None]] = _get(nc, "_close")
+        self.callbacks: dict[Callable[[], None], None] = {}
+
+    async def __call__(self, *arguments: Any, **options: Any) -> None:
+        for callback in list(self.callbacks):
+            try:
+                callback()
+            except Exception:
+                _log.exception("a function before the closing of the connection failed")
+        await self._close(*arguments, **options)
+
+
+def before_close(nc: Client, callback: Callable[[], None]) -> Callable[[], None]:
+    """
+    Register a function to call before the connection is closed, as long as something can be written.
+
+    Args:
+        nc: The connection.
+        callback: The function. It must not raise.
+
+    Returns:
+        A function that removes it.
+    """
+    closing = _get(nc, "_close")
+    if not isinstance(closing, _Closing):
+        closing = _Closing(nc)
+        _set(nc, "_close", closing)
+    closing.callbacks[callback] = None
+    return lambda: closing.callbacks.pop(callback, None)
 
 
 def set_last_error(nc: Client, error: Exception) -> None:

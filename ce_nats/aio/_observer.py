@@ -25,7 +25,6 @@ from ..errors import DeliveryError, ErrorCode
 from ..extensions.tracing import TraceContext
 from ..message import NatsMessage
 from ..redelivery import Reason
-from .consumer._delivery import Delivery
 from .core._received import Received
 
 _log: Final = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class MessageOutcome:
     kind: OutcomeKind
     subject: str
     message: Msg | NatsMessage | None
-    delivery: Delivery | None = None
+    delivery: Received | None = None
     event: Any = None
     error: BaseException | None = None
     seconds: float | None = None
@@ -152,7 +151,7 @@ class Observer:
         """Return an observer; None if there is neither a hook nor an instrumentation."""
         return None if on_outcome is None and instruments is None else cls(on_outcome, instruments)
 
-    def begin(self, delivery: Delivery) -> Handling:
+    def begin(self, delivery: Received) -> Handling:
         """Begin to handle a delivery."""
         instruments = self._instruments
         operation = None if instruments is None else guarded(lambda: instruments.process(delivery))
@@ -186,7 +185,7 @@ class Handling:
 
     __slots__ = ("_began", "_observer", "_operation", "_outcome", "_seconds")
 
-    def __init__(self, observer: Observer, delivery: Delivery, operation: Operation | None) -> None:
+    def __init__(self, observer: Observer, delivery: Received, operation: Operation | None) -> None:
         self._observer = observer
         self._operation = operation
         self._outcome = MessageOutcome(OutcomeKind.UNSETTLED, delivery.subject, delivery.message, delivery)

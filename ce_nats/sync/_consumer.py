@@ -179,14 +179,14 @@ class PullConsumer:
         if key is None:
             self._run(handler, concurrency)
             return
-        self._loop.run(self._open_gate, key)
+        self._loop.run(self._keep_order, key)
         try:
             self._run(handler, concurrency)
         finally:
-            self._loop.run(self._consumer._close_gate)
+            self._loop.run(self._consumer._end_order)
 
-    async def _open_gate(self, key: Callable[[aio.Delivery], Hashable]) -> None:
-        self._consumer._open_gate(key)
+    async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
+        self._consumer._keep_order(key)
 
     def _run(self, handler: Callable[[Delivery], object], concurrency: int) -> None:
         if concurrency == 1:
@@ -215,7 +215,7 @@ class PullConsumer:
                 self._loop.run(self._report, error, delivery._delivery)
 
     async def _report(self, error: Exception, delivery: aio.Delivery) -> None:
-        self._consumer._report(error, delivery)
+        self._consumer._reporter.report(error, delivery)
 
     def stop(self) -> None:
         """

@@ -8,7 +8,11 @@ from typing import Any, Final
 from nats.aio.msg import Msg
 
 from .._numbers import check_count
+from ..aio._observer import OutcomeKind
+from ..aio.consumer._attempt import Attempt
 from ..aio.consumer._delivery import Delivery
+from ..aio.consumer._entry import Entry, Place
+from ..aio.consumer._settle import Settler
 from ..codec.binding import from_nats_message
 from ..message import NatsMessage
 from ..redelivery import Decision, Outcome, RetryPolicy, decide
@@ -58,38 +62,53 @@ class FakeDelivery(Delivery):
         check_count("sequence", sequence)
         check_count("deliveries", deliveries)
         origin = AckSubject(stream, "test", deliveries, sequence, sequence, time.time_ns(), 0)
+        reply = ack_subject(origin)
         no_client: Any = None
         # nats-py keeps the last one of repeated headers.
         headers = dict(message.headers.items()) or None
-        given = Msg(no_client, message.subject, ack_subject(origin), message.data, headers)
-        super().__init__(given, origin, _Recorder(policy))
+        entry = Entry(sequence, deliveries, (message.subject.encode(), reply.encode(), message.data, None))
+        entry.message = Msg(no_client, message.subject, reply, message.data, headers)
+        event = from_nats_message(entry.message)
+        super().__init__(_FakeSettler(policy), entry, event)
         self.decision: Decision | None = None
-        self._set_event(from_nats_message(self.message))
+
+    def __del__(self) -> None:
+        """Do nothing, because no consumer waits for its settlement."""
 
 
-class _Recorder:
+class _FakeSettler(Settler):
     """Records the decision about a delivery."""
 
     def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
+        no_client: Any = None
+        self.nc = no_client
 
-    def begin(self, delivery: Delivery) -> None:
-        """Do nothing, because there is no observer."""
+    def begin(self, attempt: Attempt) -> None:
+        """Note that the block was entered; there is no observer."""
+        attempt._entry.has_started = True
 
-    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
-        return decide(outcome, delivery.deliveries, self._policy)
+    def decide(self, attempt: Attempt, outcome: Outcome) -> Decision:
+        return decide(outcome, attempt.deliveries, self.policy)
 
-    def delay(self, delivery: Delivery) -> float:
-        return self._policy.delay(delivery.deliveries)
+    def delay(self, attempt: Attempt) -> float:
+        return self.policy.delay(attempt.deliveries)
 
-    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
-        if not delivery.is_settled:
-            assert isinstance(delivery, FakeDelivery)
-            delivery.decision = decision
-            delivery.is_settled = True
+    def acknowledge(self, attempt: Attempt) -> bool:
+        return False
 
-    def report(self, error: Exception, delivery: Delivery | None, /) -> None:
-        """Do nothing, because nothing is sent that could fail."""
+    async def settle(
+        self,
+        attempt: Attempt,
+        decision: Decision,
+        error: BaseException | None,
+        *,
+        acknowledged: OutcomeKind = OutcomeKind.ACKNOWLEDGED,
+    ) -> None:
+        if not attempt.is_settled:
+            assert isinstance(attempt, FakeDelivery)
+            attempt.decision = decision
+            attempt._entry.place = Place.SETTLED
 
-    def end_block(self, delivery: Delivery) -> None:
+    def end_block(self, attempt: Attempt) -> None:
         """Do nothing, because no other delivery waits for it."""

@@ -142,10 +142,14 @@ async def test_message_without_dead_letter_subject_is_terminated(publish, consum
     assert [(one.kind, one.reason) for one in outcomes] == [(OutcomeKind.TERMINATED, Reason.REJECTED)]
 
 
-async def test_unhandled_messages_are_released(publish, consume, outcomes):
+async def test_unhandled_messages_are_released(js, stream, publish, consume, outcomes):
     await publish(1, 2, 3)
     async with consume() as consumer, await take(consumer):
-        await until(lambda: len(consumer._in_flight._ready) == 2)
+
+        async def has_arrived():
+            return (await js.consumer_info(stream, "c")).num_ack_pending == 3
+
+        await until(has_arrived)
     assert [(one.delivery.sequence, one.kind, one.seconds is None) for one in outcomes] == [
         (1, OutcomeKind.ACKNOWLEDGED, False),
         (2, OutcomeKind.RELEASED, True),

@@ -26,9 +26,9 @@ def publish(js, subject, stream, make_event):
 def consume(js, stream, dead):
     """Return a consumer of the stream, created at its first use; retries are immediate by default."""
 
-    def consume(name="c", *, ack_wait=60, headers_only=None, **options):
+    def consume(name="c", *, ack_wait=60, headers_only=None, via=js, **options):
         create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
-        return PullConsumer(js, stream, name, **{"dead_letter": dead, "create": create, "backoff": [0], **options})
+        return PullConsumer(via, stream, name, **{"dead_letter": dead, "create": create, "backoff": [0], **options})
 
     return consume
 

@@ -1,6 +1,7 @@
 """A slow, interrupted or bursty network: a TCP proxy of a server."""
 
 import asyncio
+import re
 import threading
 from contextlib import suppress
 
@@ -14,6 +15,8 @@ class Relay:
     Attributes:
         url: URL of the proxy.
         delay: Seconds of delay for bytes from clients; may be changed at any time.
+        lost: Function that returns the bytes that are left of those in one direction; None loses nothing. It is called
+            with bytes that a client or the server has sent at once.
     """
 
     def __init__(self, url):
@@ -26,6 +29,7 @@ class Relay:
         self._burst = None
         self.url = ""
         self.delay = 0.0
+        self.lost = None
 
     def __enter__(self):
         self._thread.start()
@@ -90,6 +94,8 @@ class Relay:
         writer.close()
 
     def _send(self, writer, chunk):
+        if self.lost is not None:
+            chunk = self.lost(chunk)
         if self._held is not None:
             self._held.append((writer, chunk))
         elif not writer.is_closing():
@@ -99,6 +105,14 @@ class Relay:
         held, self._held = self._held, None
         for writer, chunk in held or ():
             self._send(writer, chunk)
+
+
+def without(chunk, pattern):
+    """Remove PUB and HMSG frames whose control lines match a pattern, which ends with the last size."""
+    while found := re.search(pattern, chunk):
+        size = int(found[0].split()[-1])
+        chunk = chunk[: found.start()] + chunk[found.end() + size + 4 :]
+    return chunk
 
 
 class _Burst:

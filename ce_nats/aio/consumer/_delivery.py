@@ -5,45 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
-
-from nats.aio.msg import Msg
+from typing import Any, Final, TypeAlias
 
 from ..._numbers import check_optional_seconds
 from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
 from ...redelivery import Action, Decision, Outcome, Reason
-from ...wire._ack_subject import AckSubject
-from ..core._received import Received
+from ._attempt import Attempt
+from ._entry import Entry, Place
+from ._settle import Settler
 
+_TAKEN: Final = Place.TAKEN
 Resolve: TypeAlias = Callable[[DecodedEvent], Awaitable[DecodedEvent]]
 
 
-class Handles(Protocol):
-    """Observes a block: see :class:`~ce_nats.aio._observer.Handling`."""
-
-    def leave(self) -> None: ...
-
-    def end(self, error: BaseException | None) -> None: ...
-
-
-class Settles(Protocol):
-    """Settles deliveries: see :class:`~ce_nats.aio.consumer._settle.Settler`."""
-
-    def begin(self, delivery: Delivery) -> Handles | None: ...
-
-    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision: ...
-
-    def delay(self, delivery: Delivery) -> float: ...
-
-    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None: ...
-
-    def report(self, error: Exception, delivery: Delivery | None, /) -> None: ...
-
-    def end_block(self, delivery: Delivery) -> None: ...
-
-
-class Delivery(Received):
+class Delivery(Attempt):
     """
     A delivered message and its event.
 
@@ -60,51 +36,27 @@ class Delivery(Received):
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_arrival",
-        "_handling",
-        "_has_started",
-        "_invalid",
-        "_known",
-        "_resolve",
-        "_retries",
-        "_settler",
-        "is_settled",
-    )
+    __slots__ = ("_invalid", "_resolve", "_settler")
 
-    def __init__(self, message: Msg, origin: AckSubject, settler: Settles, arrival: int | None = None) -> None:
-        super().__init__(message, None)
-        self._known = origin
+    def __init__(
+        self, settler: Settler, entry: Entry, event: DecodedEvent | None, resolve: Resolve | None = None
+    ) -> None:
+        # As the base class does, without a call for each message.
+        self._nc = settler.nc
+        self._entry = entry
+        self._event = event
+        self._turn = entry.turn
+        self._retries = entry.retries
+        self._handling = None
+        self.error = None
         self._settler = settler
-        # Number of deliveries on arrival that the message may have caused, by ending a process; not increased by
-        # redeliveries while it is in flight.
-        self._arrival = origin.deliveries if arrival is None else arrival
-        self._retries = 0  # earlier attempts since its arrival, without a redelivery
-        self.is_settled = False
-        self._has_started = False  # its block was entered
-        self._resolve: Resolve | None = None
+        self._resolve = resolve
         self._invalid: DecodeError | None = None  # raised by resolve()
-        self._handling: Handles | None = None  # the running block, if there is an observer
 
-    @property
-    def stream(self) -> str:
-        """Name of the stream."""
-        return self._known.stream
-
-    @property
-    def consumer(self) -> str:
-        """Name of the consumer."""
-        return self._known.consumer
-
-    @property
-    def deliveries(self) -> int:
-        """Number of deliveries of the message, including this one, and of attempts without a redelivery."""
-        return self._known.deliveries + self._retries
-
-    @property
-    def _origin(self) -> AckSubject:
-        return self._known
+    def __del__(self) -> None:
+        entry = self._entry
+        if entry.place is _TAKEN and entry.turn == self._turn:
+            self._settler.drop(entry, self._turn)
 
     async def ack(self) -> None:
         """
@@ -164,20 +116,6 @@ class Delivery(Received):
                 raise
         return self.event
 
-    def _replace(self, message: Msg, origin: AckSubject) -> None:
-        """Replace this delivery by a later one of the same message."""
-        self.message, self._known = message, origin
-
-    def _next_attempt(self) -> Delivery:
-        """Return a delivery with the same message, for another attempt without a redelivery."""
-        again = Delivery(self.message, self._known, self._settler, self._arrival)
-        again._retries = self._retries + 1
-        return again
-
-    def _set_event(self, event: DecodedEvent, resolve: Resolve | None = None) -> None:
-        """Set the event, and a function that returns it with the data that it refers to."""
-        self._event, self._resolve = event, resolve
-
     async def __aenter__(self) -> DecodedEvent:
         return self._enter_block()
 
@@ -192,16 +130,20 @@ class Delivery(Received):
 
     def _enter_block(self) -> DecodedEvent:
         """Begin a block; the first part of the context manager."""
-        self._has_started = True
-        event = self.event
-        if not self.is_settled:
-            self._handling = self._settler.begin(self)
+        event = self._event
+        if event is None:
+            return self.event  # which raises the error
+        self._settler.begin(self)
         return event
 
     def _leave_block(self) -> None:
         """End the code of the block; called in the same thread as :meth:`_enter_block`."""
         if self._handling is not None:
             self._handling.leave()
+
+    def _end_block(self) -> bool:
+        """Acknowledge the message after its block, if that needs nothing else; return whether it was settled."""
+        return self._settler.acknowledge(self)
 
     async def _settle_block(self, error: BaseException | None) -> None:
         """
@@ -213,6 +155,8 @@ class Delivery(Received):
         Raises:
             DeliveryError: As :meth:`nak` does.
         """
+        if error is None and self._end_block():
+            return
         handling, settler = self._handling, self._settler
         try:
             if not self.is_settled:
@@ -220,7 +164,7 @@ class Delivery(Received):
         except DeliveryError as failure:
             if error is None:
                 raise
-            settler.report(failure, self)
+            settler.reporter.report(failure, self)
         except asyncio.CancelledError:
             # A dead letter was being stored. If it was stored, its id prevents that it is stored again.
             await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)

@@ -18,18 +18,22 @@ from typing import Final
 import msgspec
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ...wire._ack_subject import AckSubject, parse_ack_subject
+from ...wire.nats import read_header_block
 from .._errors import delivery_errors
-from .._jetstream_api import StreamApi
-from .._natspy import unsubscribe_and_drain
+from .._natspy import RawMessage, receive_raw, subscribe_raw, subscription_id, unsubscribe_and_drain
 from .._permissions import ConnectionWatch, Denial
 from .._pull_status import PullStatus, parse_pull_status
-from .._util.supervising import supervise
+from .._util.supervising import failure, supervise
 from ..core._publish import round_trip
+from ._acks import AckWriter
+from ._binding import Binding
+from ._entry import Entry
+from ._ledger import Ledger
+from ._running import Running
 
 _log: Final = logging.getLogger(__name__)
 
@@ -69,61 +73,49 @@ class Fetcher:
 
     Args:
         nc: An open connection.
-        api: JetStream's API on it.
-        stream: Name of the stream.
-        consumer: Name of the consumer.
-        free_slots: Returns the number of messages that may be fetched now.
-        deliver: Called with each message.
-        fail: Called once with the error after which no further messages arrive.
+        binding: The consumer.
+        ledger: Determines how many messages may be fetched.
+        acks: Writes acknowledgements, before each request.
+        running: State of the consumer, which gets the error after which no further messages arrive.
+        deliver: Called with the messages that have arrived.
     """
 
     def __init__(
         self,
         nc: Client,
-        api: StreamApi,
-        stream: str,
-        consumer: str,
-        *,
-        free_slots: Callable[[], int],
-        deliver: Callable[[Msg, AckSubject], None],
-        fail: Callable[[DeliveryError], None],
+        binding: Binding,
+        ledger: Ledger,
+        acks: AckWriter,
+        running: Running,
+        deliver: Callable[[list[Entry]], None],
     ) -> None:
         self._nc = nc
-        self._api = api
-        self._stream = stream
-        self._consumer = consumer
-        self._target = f"consumer {consumer} of stream {stream}"
-        self._subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._free_slots = free_slots
+        self._binding = binding
+        self._ledger = ledger
+        self._acks = acks
+        self._running = running
         self._deliver = deliver
-        self._fail = fail
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._request: _Request | None = None
         self._number = 0
-        self._expires = _EXPIRES_SECONDS
         self._not_before = 0.0
+        self._is_unanswered = False  # the last request had no responders
 
-    async def open(self, ack_wait: float) -> None:
+    async def open(self) -> None:
         """
         Begin to fetch.
-
-        Args:
-            ack_wait: Seconds until the server redelivers a message, also the maximum lifetime of a request: while the
-                event loop is blocked, the server would otherwise send the same messages several times.
 
         Raises:
             DeliveryError: ``connection-closed``.
         """
         self._inbox = f"{self._nc.new_inbox()}.*"
-        self._expires = min(_EXPIRES_SECONDS, ack_wait)
         ConnectionWatch.of(self._nc).add(self._on_denial)
-        with delivery_errors(self._target, self._nc):
-            # The number of requested messages bounds nats-py's queue, so it needs no limit at which it drops messages.
-            self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
-        self._task = supervise(self._keep_requesting(), self._target, self._fail)
+        with delivery_errors(self._binding.target, self._nc):
+            self._subscription = await subscribe_raw(self._nc, self._inbox, self._receive)
+        self._task = supervise(self._keep_requesting(), self._binding.target, self._running.fail)
 
     def stop(self) -> None:
         """Stop sending requests."""
@@ -142,29 +134,31 @@ class Fetcher:
                     await unsubscribe_and_drain(subscription, lambda: round_trip(self._nc))
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
+            receive_raw(self._nc, subscription_id(subscription), None)
         ConnectionWatch.of(self._nc).remove(self._on_denial)
 
     def wake(self) -> None:
         """Check whether another request can be sent."""
-        self._wanted.set()
+        if self._request is None:
+            self._wanted.set()
 
     # --- Requests -----------------------------------------------------------------------------------------------------
 
     async def _keep_requesting(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while self._running.error is None:
             if self._nc.is_closed:
-                self._fail(ConnectionWatch.of(self._nc).closed_error(self._target))
+                self._running.fail(ConnectionWatch.of(self._nc).closed_error(self._binding.target))
                 return
-            batch = self._free_slots() if self._is_due() else 0
+            batch = self._ledger.free_slots(time.monotonic()) if self._is_due() else 0
             if batch:
-                if self._open_request is not None:
+                if self._is_unanswered or self._open_request is not None:
                     # No heartbeat came. Some servers (2.10.25) do not answer a request to a deleted consumer.
                     await self._look_for_consumer()
                 try:
                     await self._send_request(batch)
                 except nats.errors.Error as error:
-                    _log.debug("%s: %s", self._target, error)
+                    _log.debug("%s: %s", self._binding.target, error)
             self._wanted.clear()
             # Not wait_for(): before Python 3.12 it loses a cancellation that coincides with the event.
             tick = loop.call_later(_TICK_SECONDS, self._wanted.set)
@@ -177,6 +171,10 @@ class Fetcher:
         if request is not None and now - request.last_answer < _MAX_IDLE_SECONDS:
             return False
         return self._nc.is_connected and now >= self._not_before
+
+    def _subject(self) -> str:
+        binding = self._binding
+        return f"{binding.api.prefix}.CONSUMER.MSG.NEXT.{binding.stream}.{binding.name}"
 
     @property
     def _open_request(self) -> _Request | None:
@@ -192,13 +190,16 @@ class Fetcher:
         self._number += 1
         reply = f"{self._inbox.removesuffix('*')}{self._number}"
         self._request = _Request(reply, batch, batch, self._reconnects, time.monotonic())
+        # While the event loop is blocked for longer, the server would send the same messages several times.
+        expires = min(_EXPIRES_SECONDS, *self._binding.waits)
         request = {
             "batch": batch,
             "max_bytes": max(_MAX_BYTES, 2 * self._nc.max_payload),
-            "expires": int(self._expires * 1e9),
-            "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, self._expires / 2) * 1e9),
+            "expires": int(expires * 1e9),
+            "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, expires / 2) * 1e9),
         }
-        await self._nc.publish(self._subject, msgspec.json.encode(request), reply)
+        self._acks.flush()
+        await self._nc.publish(self._subject(), msgspec.json.encode(request), reply)
 
     def _end_request(self) -> None:
         self._request = None
@@ -206,30 +207,47 @@ class Fetcher:
 
     # --- Answers ------------------------------------------------------------------------------------------------------
 
-    async def _receive(self, message: Msg) -> None:
-        """Process a message, or a status of a request."""
-        request = self._request
+    def _receive(self, messages: list[RawMessage]) -> None:
+        """Process messages, and statuses of requests. An exception must not end nats-py's read loop."""
+        try:
+            self._process(messages)
+        except Exception as error:
+            self._running.fail(failure(self._binding.target, error))
+
+    def _process(self, messages: list[RawMessage]) -> None:
+        request, match = self._request, self._binding.is_ack_subject
         if request is not None:
             request.last_answer = time.monotonic()
-        try:
+        arrived: list[Entry] = []
+        for raw in messages:
             # Only the reply subject distinguishes them: any client can publish a message with a header "Status".
-            origin = parse_ack_subject(message.reply)
-        except DecodeError:
-            await self._receive_status(message)
+            found = match(raw[1])
+            if found is not None:
+                arrived.append(Entry(int(found[2]), int(found[1]), raw))
+            elif (origin := _origin(raw[1])) is not None:
+                arrived.append(Entry(origin.sequence, origin.deliveries, raw))
+            else:
+                self._note_arrivals(arrived)  # the order of messages and statuses counts
+                arrived = []
+                self._receive_status(raw)
+        self._note_arrivals(arrived)
+
+    def _note_arrivals(self, arrived: list[Entry]) -> None:
+        if not arrived:
             return
+        request = self._request
         if request is not None:
-            request.left -= 1
+            request.left -= len(arrived)
             if request.left <= 0:
                 self._end_request()
-        self._deliver(message, origin)
+        self._deliver(arrived)
 
-    async def _receive_status(self, message: Msg) -> None:
+    def _receive_status(self, raw: RawMessage) -> None:
         request = self._request
-        if request is None or request.reply != message.subject:
+        if request is None or request.reply.encode() != raw[0]:
             return
-        headers: dict[str, str] = message.headers or {}
-        text = headers.get("Description", "")
-        status = parse_pull_status(headers.get("Status", ""), text)
+        code, text = _status(raw[3])
+        status = parse_pull_status(code, text)
         if status in (PullStatus.HEARTBEAT, PullStatus.COMPLETED):
             return
         if status is PullStatus.DELETED:
@@ -237,15 +255,16 @@ class Fetcher:
         elif status is PullStatus.REFUSED:
             self._end(ErrorCode.INCOMPATIBLE_CONFIG, text)
         elif status is PullStatus.NO_RESPONDERS:
-            await self._look_for_consumer()
+            self._is_unanswered = True
         if status is not PullStatus.NO_MESSAGES and request.left == request.batch:
             self._not_before = time.monotonic() + _TICK_SECONDS
         self._end_request()
 
     async def _look_for_consumer(self) -> None:
         """After no-responders, or no answer: the server is still starting, or the consumer was deleted."""
+        self._is_unanswered = False
         try:
-            await self._api.without_retries().consumer(self._stream, self._consumer)
+            await self._binding.api.without_retries().consumer(self._binding.stream, self._binding.name)
         except ApiError as error:
             if error.code in (ErrorCode.CONSUMER_NOT_FOUND, ErrorCode.STREAM_NOT_FOUND):
                 self._end(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted", error)
@@ -253,13 +272,30 @@ class Fetcher:
             pass
 
     def _on_denial(self, denial: Denial) -> bool:
-        if not (denial.is_publish(self._subject) or denial.is_subscription(self._inbox)):
+        if not (denial.is_publish(self._subject()) or denial.is_subscription(self._inbox)):
             return False
         error = denial.error()
         self._end(error.code, error.message)
         return True
 
     def _end(self, code: ErrorCode, text: str, cause: Exception | None = None) -> None:
-        error = DeliveryError(code, f"{self._target}: {text}")
+        error = DeliveryError(code, f"{self._binding.target}: {text}")
         error.__cause__ = cause
-        self._fail(error)
+        self._running.fail(error)
+
+
+def _origin(reply: bytes) -> AckSubject | None:
+    """Parse a reply subject; return None if it is not an ack subject."""
+    try:
+        return parse_ack_subject(reply.decode())
+    except (DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _status(block: bytes | None) -> tuple[str, str]:
+    """Return the code and the description of the status in a header block."""
+    try:
+        status = read_header_block(block or b"", "surrogateescape").status
+    except DecodeError:
+        status = None
+    return ("", "") if status is None else (f"{status.code:03}", status.description)

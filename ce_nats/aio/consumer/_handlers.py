@@ -6,14 +6,17 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from types import CoroutineType
 from typing import Final
 
 from ...errors import DeliveryError, ErrorCode, preview
 from .._util.checks import not_async
 from .._util.supervising import CancellableTask, supervise
+from ._deliveries import Deliveries
 from ._delivery import Delivery
+from ._running import Reporter
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,23 +40,21 @@ class Workers:
     Tasks that call a handler with deliveries.
 
     Args:
-        deliveries: Source of the deliveries; several tasks iterate over it.
+        deliveries: Source of the deliveries.
         handler: Called with one delivery.
-        report: Called with the exceptions of handlers.
-        target: Name of the consumer, for the log.
+        reporter: Reports the exceptions of handlers.
     """
 
     def __init__(
         self,
-        deliveries: AsyncIterable[Delivery],
+        deliveries: Deliveries,
         handler: Callable[[Delivery], Awaitable[object]],
-        report: Callable[[Exception, Delivery], None],
-        target: str,
+        reporter: Reporter,
     ) -> None:
         self._deliveries = deliveries
         self._handler = handler
-        self._report = report
-        self._target = target
+        self._report = reporter.report
+        self._target = reporter.target
         self._workers: list[_Worker] = []
         self._is_cancelling = False
 
@@ -107,39 +108,61 @@ class Workers:
     async def _work(self) -> None:
         worker = asyncio.current_task()
         assert isinstance(worker, _Worker)
-        async for delivery in self._deliveries:
+        deliveries, handler = self._deliveries, self._handler
+        while (delivery := deliveries.take() or await deliveries.next()) is not None:
             worker.delivery, worker.began = delivery, time.monotonic()
             requests = worker.cancelling()
+            error: BaseException | None = None
             try:
-                async with delivery:
-                    await self._call(worker, delivery)
-            except _NotAsyncError:
-                raise not_async(self._handler) from None
-            except Exception as error:
-                self._report(error, delivery)
+                delivery._enter_block()
+                result = handler(delivery)
+                if result.__class__ is not CoroutineType and not inspect.isawaitable(result):
+                    raise _NotAsyncError
+                await result
+            except BaseException as failure:
+                error = self._cause(worker, requests, failure)
+            if error is not None or not delivery._end_block():
+                await self._settle(delivery, error)
+                error = None
             worker.delivery = None
-            del delivery  # it is settled, and must not be kept until the next one arrives
             if self._is_cancelling:  # the handler suppressed the CancelledError
                 raise asyncio.CancelledError
-            worker.take_back(requests)
+            if worker.cancelling() > requests:
+                worker.take_back(requests)
 
-    async def _call(self, worker: _Worker, delivery: Delivery) -> None:
+    def _cause(self, worker: _Worker, requests: int, failure: BaseException) -> BaseException:
         """
-        Call the handler, and distinguish its own ``CancelledError`` from one that the worker gets.
+        Distinguish a handler's own ``CancelledError`` from one that the worker gets; return other exceptions unchanged.
 
         Timeouts and task groups inside of a handler also cancel the worker, and take this back.
         """
-        requests = worker.cancelling()
+        is_own = isinstance(failure, asyncio.CancelledError)
+        if not is_own or self._is_cancelling or worker.cancelling() > requests:
+            return failure
+        text = "a task that the handler awaited was cancelled, and the handler with it"
+        error = DeliveryError(ErrorCode.HANDLER_CANCELLED, text)
+        error.__cause__ = failure
+        return error
+
+    async def _settle(self, delivery: Delivery, error: BaseException | None) -> None:
+        """
+        Settle a message after its handler has returned, or raised an exception, which is reported.
+
+        Raises:
+            TypeError: The handler is not async.
+            BaseException: ``error``, if it ends the worker.
+        """
         try:
-            result = self._handler(delivery)
-            if not inspect.isawaitable(result):
-                raise _NotAsyncError
-            await result
-        except asyncio.CancelledError as error:
-            if self._is_cancelling or worker.cancelling() > requests:
-                raise
-            text = "a task that the handler awaited was cancelled, and the handler with it"
-            raise DeliveryError(ErrorCode.HANDLER_CANCELLED, text) from error
+            delivery._leave_block()
+            await delivery._settle_block(error)
+        except Exception as failure:
+            self._report(failure, delivery)
+        if isinstance(error, _NotAsyncError):
+            raise not_async(self._handler) from None
+        if isinstance(error, Exception):
+            self._report(error, delivery)
+        elif error is not None:
+            raise error
 
     async def _watch(self, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """After the iteration was stopped, log handlers that still run, and cancel them after the timeout."""

@@ -10,8 +10,9 @@ one by one until no suspect has arrived for a while. If the process ends then, o
 
 from __future__ import annotations
 
-import time
 from typing import Final
+
+from ._entry import Entry
 
 # After a crash the server redelivers the messages of the process when their ack deadlines expire.
 _SLACK_FACTOR: Final = 1.25
@@ -22,56 +23,99 @@ _MAX_ALONE_SECONDS: Final = 30.0
 
 class Isolation:
     """
-    State that decides how many messages a consumer fetches at once.
+    Decides how many messages a consumer fetches at once, and which message is handled alone. Pure.
 
     Args:
         limit: Number of deliveries above which a message is a suspect.
         ack_wait: Longest time until the server redelivers a message, in seconds.
+        now: Time in seconds.
         is_expected: True if the consumer may have suspects, of an earlier process for instance.
 
     Attributes:
+        limit: As the argument.
         alone_seconds: Maximum time that other messages wait for a suspect, and a suspect for them, in seconds.
+        alone: The suspect that is being handled, or None.
+        is_permanent: Whether messages are fetched one by one permanently.
     """
 
-    def __init__(self, limit: int, ack_wait: float, *, is_expected: bool) -> None:
+    def __init__(self, limit: int, ack_wait: float, now: float, *, is_expected: bool) -> None:
+        self.limit = limit
         self.alone_seconds = min(ack_wait, _MAX_ALONE_SECONDS)
-        self._limit = limit
+        self.alone: Entry | None = None
+        self.is_permanent = False
+        self._has_company = False  # others were being handled when it was taken
+        self._alone_until = 0.0
+        self._together_from = 0.0  # time from which a waiting suspect is handled together with others
         self._seconds = _SLACK_FACTOR * ack_wait + _SLACK_SECONDS
-        self._until = time.monotonic() + self._seconds if is_expected else 0.0
+        self._until = now + self._seconds if is_expected else 0.0
         self._has_received = False
 
-    @property
-    def is_one_by_one(self) -> bool:
-        """Whether messages are fetched one by one: at first, and for a while after each suspect."""
-        return not self._has_received or time.monotonic() < self._until
+    # --- Fetching -----------------------------------------------------------------------------------------------------
 
-    @property
-    def is_permanent(self) -> bool:
-        """Whether messages are fetched one by one permanently."""
-        return self._until == float("inf")
+    def is_one_by_one(self, now: float) -> bool:
+        """Return whether messages are fetched one by one: at first, and for a while after each suspect."""
+        return self.is_permanent or not self._has_received or now < self._until
 
     def stay_one_by_one(self) -> None:
         """Fetch messages one by one from now on."""
-        self._until = float("inf")
+        self.is_permanent = True
 
-    def is_suspect(self, deliveries: int) -> bool:
+    def receive(self, deliveries: int, now: float) -> None:
         """
-        Return whether a message is a suspect.
-
-        Args:
-            deliveries: Number of its deliveries when it arrived.
-        """
-        return deliveries > self._limit
-
-    def receive(self, deliveries: int) -> bool:
-        """
-        Note a message, and return whether it is a suspect.
+        Note the arrival of a message.
 
         Args:
             deliveries: Number of its deliveries, including this one.
+            now: Time in seconds.
         """
         self._has_received = True
-        is_suspect = self.is_suspect(deliveries)
-        if is_suspect:
-            self._until = max(self._until, time.monotonic() + self._seconds)
-        return is_suspect
+        if deliveries > self.limit:
+            self._until = max(self._until, now + self._seconds)
+
+    # --- Handling -----------------------------------------------------------------------------------------------------
+
+    def begin_to_wait(self, now: float) -> None:
+        """Note that the first suspect waits for the end of other messages."""
+        self._together_from = now + self.alone_seconds
+
+    def is_one_alone(self, now: float) -> bool:
+        """Return whether a suspect is handled, and others have to wait."""
+        return self.alone is not None and now < self._alone_until
+
+    def may_take(self, now: float, taken: int) -> bool:
+        """
+        Return whether a suspect may be taken.
+
+        Args:
+            now: Time in seconds.
+            taken: Number of messages that are being handled.
+        """
+        return not taken or now >= self._together_from
+
+    def take(self, suspect: Entry, now: float, taken: int) -> None:
+        """Note that a suspect is taken; the arguments are those of :meth:`may_take`."""
+        self.alone, self._has_company = suspect, bool(taken)
+        self._alone_until = self._together_from = now + self.alone_seconds
+
+    def is_alone(self, entry: Entry) -> bool:
+        """Return whether a message is a suspect that was taken while no other message was being handled."""
+        return self.alone is entry and not self._has_company
+
+    def end(self, entry: Entry) -> bool:
+        """Note that a message is not handled any more; return whether it was the suspect."""
+        if self.alone is not entry:
+            return False
+        self.alone = None
+        return True
+
+    def pause(self, now: float, is_waiting: bool) -> float | None:
+        """
+        Return the seconds after which others may be taken although a suspect is still handled, or waits; None if none.
+
+        Args:
+            now: Time in seconds.
+            is_waiting: Whether suspects wait.
+        """
+        if self.is_one_alone(now):
+            return self._alone_until - now
+        return max(0.0, self._together_from - now) if is_waiting else None

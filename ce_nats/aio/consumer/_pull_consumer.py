@@ -11,79 +11,160 @@ propagates. A message that is not a CloudEvent, or has failed too often, is dead
 acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the complete policy.
 
 The ack deadline of each message in flight, queued or in a block, is extended after a third of the consumer's
-``ack_wait``. ``_fetch`` requests messages, ``_in_flight`` queues them and extends ack deadlines, ``_isolation`` decides
-which message is handled alone, ``_settle`` sends acknowledgements, ``_handlers`` runs a handler, ``_keyed`` keeps the
-order of keys.
+``ack_wait``. ``_ledger`` knows where each message is; ``_fetch`` requests messages, ``_deliveries`` takes them,
+``_settle`` and ``_acks`` notify the server, ``_handlers`` runs a handler, ``_keyed`` keeps the order of keys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
-from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import ConsumerConfig
 
 from ..._numbers import check_optional_seconds, check_seconds
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
-from ...codec.binding import DialectName, Mode, from_nats_message
-from ...codec.event import DecodedEvent, NotDelivered
-from ...codec.mode import MARKERS, ContentMode, detect_mode
-from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode, Reject
-from ...extensions.expiry import is_expired
-from ...message import Headers, NatsMessage
-from ...redelivery import Action, Backoff, Decision, Outcome, RetryPolicy, decide
+from ...codec.binding import DialectName, Mode
+from ...errors import DeliveryError, ErrorCode
+from ...redelivery import Backoff, RetryPolicy
 from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
-from ...wire._ack_subject import ACK_PREFIX, AckSubject
+from ...wire._ack_subject import ACK_PREFIX
 from .._claim_check import ClaimCheck
 from .._jetstream_api import ConsumerState, StreamApi, check_stream_on
 from .._natspy import client_of
-from .._observer import Instruments, Observer, OnOutcome, guarded
+from .._observer import Instruments, Observer, OnOutcome
 from .._permissions import ConnectionWatch, Denial
-from .._util.checks import (
-    check_config,
-    check_count,
-    check_handler,
-    check_hook,
-    check_jetstream,
-    check_key,
-    config_differences,
-)
-from .._util.supervising import call_plain, supervise
-from ..reading._stored_messages import as_message
-from ._dead_letters import original
+from .._util.checks import check_config, check_count, check_handler, check_hook, check_jetstream, check_key
+from .._util.supervising import supervise
+from ._acks import AckWriter
+from ._binding import Binding
+from ._deliveries import Deliveries
 from ._delivery import Delivery
+from ._entry import Arrival, Entry
 from ._fetch import Fetcher
 from ._handlers import Workers
-from ._in_flight import InFlightDeliveries
 from ._isolation import Isolation
 from ._key_order import OtherClients
-from ._keyed import Key, KeyGate
+from ._keyed import Keying
+from ._ledger import Ledger
+from ._prepare import HeadersOnly, Preparation, Reading
 from ._record import Recorder
+from ._running import Reporter, Running
 from ._settle import Settler
 
 _log: Final = logging.getLogger(__name__)
 
-_SIZE: Final = "Nats-Msg-Size"
-_DEFAULT_ACK_WAIT: Final = 30.0
-_MAX_UNSUSPENDED_SECONDS: Final = 0.05
 BACKOFF: Final = Backoff()
+ACK_DELAY: Final = 0.002
 
-# An event that can be decoded in each mode.
-_EVENT: Final = NatsMessage(
-    data=b'{"specversion":"1.0","id":"1","source":"s","type":"t"}',
-    headers=Headers([("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t")]),
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """
+    Options of a consumer that its parts need; the names are those of :class:`PullConsumer`.
+
+    Attributes:
+        reading: How messages are decoded.
+        expiry_leeway: None if expired events are not skipped.
+    """
+
+    prefetch: int
+    double_ack: bool
+    ack_delay: float
+    reading: Reading
+    validator: Validator | None
+    claim_check: ClaimCheck | None
+    expiry_leeway: float | None
+    observer: Observer | None
+
+    def __post_init__(self) -> None:
+        self.reading.of_raw()  # an invalid option would dead-letter every message
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """
+    The parts of an open consumer, each of which knows only those before it.
+
+    Attributes:
+        ledger: Where is each message?
+        acks: Writes acknowledgements, and extends ack deadlines.
+        fetcher: Requests messages.
+        settler: Settles messages.
+        preparation: Decodes messages.
+        deliveries: Takes messages one after the other.
+    """
+
+    ledger: Ledger
+    acks: AckWriter
+    fetcher: Fetcher
+    settler: Settler
+    preparation: Preparation
+    deliveries: Deliveries
+
+    @classmethod
+    def assemble(
+        cls,
+        js: JetStreamContext,
+        binding: Binding,
+        isolation: Isolation,
+        options: _Options,
+        policy: RetryPolicy,
+        dead_letter: str | None,
+        running: Running,
+        recorder: Recorder,
+        reporter: Reporter,
+        deliver: Callable[[list[Entry]], None],
+        *,
+        max_alone: int,
+        has_headers_only: bool,
+    ) -> _Parts:
+        """Make the parts; the arguments are those of their constructors."""
+        nc = client_of(js)
+        ledger = Ledger(options.prefetch, isolation, options.ack_delay)
+        acks = AckWriter(nc, ledger, running, reporter, options.ack_delay)
+        fetcher = Fetcher(nc, binding, ledger, acks, running, deliver)
+        settler = Settler(
+            js,
+            binding.name,
+            policy=policy,
+            dead_letter=dead_letter,
+            double_ack=options.double_ack,
+            ledger=ledger,
+            acks=acks,
+            running=running,
+            recorder=recorder,
+            reporter=reporter,
+            observer=options.observer,
+        )
+        preparation = Preparation(
+            options.reading.of_raw(),
+            settler,
+            ledger,
+            recorder,
+            validator=options.validator,
+            claim_check=options.claim_check,
+            parse_data=options.reading.parse_data,
+            expiry_leeway=options.expiry_leeway,
+            headers_only=HeadersOnly(js, binding.stream, options.reading) if has_headers_only else None,
+            max_alone=max_alone,
+        )
+        return cls(
+            ledger,
+            acks,
+            fetcher,
+            settler,
+            preparation,
+            Deliveries(ledger, acks, fetcher, settler, preparation, running),
+        )
 
 
 class PullConsumer:
@@ -120,6 +201,9 @@ class PullConsumer:
             a sequence of delays in seconds, which are used unchanged.
         prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
         double_ack: True waits until the server confirms each acknowledgement.
+        ack_delay: Maximum time in seconds for which acknowledgements are collected, to be written together. If the
+            process is killed meanwhile, their messages are handled again. 0 writes each one at once. They never wait
+            when no other message does.
         mode: As for :func:`ce_nats.from_nats_message`.
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
@@ -160,6 +244,7 @@ class PullConsumer:
         backoff: Backoff | Sequence[float] = BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
+        ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
@@ -181,80 +266,35 @@ class PullConsumer:
         check_name("stream", stream)
         check_name("consumer", consumer)
         check_count("prefetch", prefetch)
+        check_seconds("ack_delay", ack_delay)
         check_seconds("expiry_leeway", expiry_leeway)
         self._js = js
-        self._nc = client_of(js)
-        self._api = StreamApi.of(js)
-        self._stream = stream
-        self._name = consumer
-        self._target = f"consumer {consumer} of stream {stream}"
+        self._binding = Binding(StreamApi.of(js), stream, consumer, create)
+        self._policy = RetryPolicy(max_deliveries, backoff, max_unfinished)
         self._dead_letter = dead_letter
-        self._create = create
-        self._mode = mode
-        self._decode_message = partial(
-            from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
-        )
-        self._decode_message(_EVENT)  # an invalid option would dead-letter every message
-        self._on_error = on_error
-        self._headers_only = False
-        self._resolve = None if claim_check is None else partial(claim_check.resolve, parse_data=parse_data)
-        self._validator = validator_of(validate)
-        self._skip_expired = skip_expired
-        self._expiry_leeway = expiry_leeway
-        self._arrived = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._is_open = self._has_dropped = False
-        self._error: DeliveryError | None = None
-        self._releasing: asyncio.Task[None] | None = None
-        self._identifying: asyncio.Task[None] | None = None
-        self._created = ""
-        self._suspended = 0.0
-        self._waits: list[float] = []
-        self._others = OtherClients()
-        self._gate: KeyGate | None = None
-
-        self._max_alone = 1
-        self._recorder = Recorder(self._nc, self._api, stream, consumer)
-        self._settler = Settler(
-            js,
-            stream,
-            consumer,
-            policy=RetryPolicy(max_deliveries, backoff, max_unfinished),
-            dead_letter=dead_letter,
+        self._options = _Options(
+            prefetch=prefetch,
             double_ack=double_ack,
-            report=self._report,
-            on_unhandled=self._report_unhandled,
-            on_settled=lambda delivery: self._in_flight.remove(delivery),
-            on_denied=self._fail,
-            recorder=self._recorder,
+            ack_delay=ack_delay,
+            reading=Reading(mode, dialect, parse_data, extension_types),
+            validator=validator_of(validate),
+            claim_check=claim_check,
+            expiry_leeway=expiry_leeway if skip_expired else None,
             observer=Observer.of(on_outcome, instrumentation),
         )
-        self._in_flight = InFlightDeliveries(
-            self._nc,
-            self._settler,
-            prefetch=prefetch,
-            count=lambda origin: self._recorder.record.unexplained(origin.sequence, origin.deliveries),
-            wake=self._wake,
-            on_dropped=self._report_dropped,
-            on_redelivered=self._release_redelivered,
-            on_uncounted=self._check_identity,
-            target=self._target,
-            fail=self._fail,
-        )
-        self._fetcher = Fetcher(
-            self._nc,
-            self._api,
-            stream,
-            consumer,
-            free_slots=self._in_flight.free_slots,
-            deliver=self._deliver,
-            fail=self._fail,
-        )
+        self._running = Running(self._binding.target)
+        self._reporter = Reporter(self._binding.target, on_error)
+        self._recorder = Recorder(client_of(js), self._binding.api, stream, consumer)
+        self._others = OtherClients()
+        self._parts: _Parts | None = None
+        self._keying: Keying | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._identifying: asyncio.Task[None] | None = None
 
     @property
     def policy(self) -> RetryPolicy:
         """Number of deliveries, and delays between them."""
-        return self._settler.policy
+        return self._policy
 
     # --- Lifecycle --------------------------------------------------------------------------------------------------
 
@@ -271,58 +311,56 @@ class PullConsumer:
         """
         if self._dead_letter is not None:
             await check_stream_on(self._js, self._dead_letter)
-        config, self._created, lag, requests = await self._bind()
+        state = await self._binding.open()
         # The only number without requests of this client, which the server counts some time after their arrival.
-        self._others.observe(requests + 1, time.monotonic())
-        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
-            text = "it must be a pull consumer whose messages are acknowledged one by one"
-            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
-        self._headers_only = bool(config.headers_only)
-        if self._headers_only and self._validator is not None:
+        self._others.observe(state.requests + 1, time.monotonic())
+        if state.config.headers_only and self._options.validator is not None:
             text = "validate= needs the data, and the consumer has headers_only"
-            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
-        self._waits = waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
-        limit = self._apply_limit(config)
-        self._max_alone = max(1, self.policy.unfinished_limit - limit)
-        self._recorder.open(config.metadata, limit)
-        # With a limit of 1, any message that an earlier process has fetched may have ended it.
-        is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
-        ConnectionWatch.of(self._nc).add(self._on_denial)
-        self._in_flight.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
-        await self._fetcher.open(min(waits))
-        self._is_open = True
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._binding.target}: {text}")
+        self._parts = parts = self._assemble(state)
+        ConnectionWatch.of(parts.settler.nc).add(self._on_denial)
+        parts.acks.open(min(self._binding.waits) / 3)
+        await parts.fetcher.open()
         return self
 
-    def _apply_limit(self, config: ConsumerConfig) -> int:
-        """Apply the server's limit of deliveries; return the number above which a message is handled alone."""
-        policy, most = self.policy, config.max_deliver or 0
-        if most <= 0:
-            return policy.max_deliveries
-        _log.warning(
-            "%s: max_deliver is %d, so the server drops a message without a report after %d deliveries, handled or not",
-            self._target,
-            most,
-            most,
+    def _assemble(self, state: ConsumerState) -> _Parts:
+        """Make the parts of the consumer."""
+        waits, config = self._binding.waits, state.config
+        self._policy, limit = self._binding.limit(self._policy, config.max_deliver or 0)
+        self._recorder.open(config.metadata, limit)
+        # With a limit of 1, any message that an earlier process has fetched may have ended it.
+        is_expected = bool(state.lag.redelivered or (limit <= 1 and state.lag.ack_pending))
+        return _Parts.assemble(
+            self._js,
+            self._binding,
+            Isolation(limit, max(waits), time.monotonic(), is_expected=is_expected),
+            self._options,
+            self._policy,
+            self._dead_letter,
+            self._running,
+            self._recorder,
+            self._reporter,
+            self._deliver,
+            max_alone=max(1, self._policy.unfinished_limit - limit),
+            has_headers_only=bool(config.headers_only),
         )
-        if most < policy.max_deliveries:
-            self._settler.policy = policy = RetryPolicy(most, policy.backoff, max(most, policy.unfinished_limit))
-        return min(policy.max_deliveries, most - 1)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-        await self._close_gate()
+        await self._end_order()
+        parts = self._open_parts()
         try:
-            await self._fetcher.close()
+            await parts.fetcher.close()
             if self._releasing is not None:
                 await asyncio.gather(self._releasing, return_exceptions=True)
-            await self._release(self._in_flight.unhandled())
+            await self._release(parts.ledger.unhandled())
         finally:
-            ConnectionWatch.of(self._nc).remove(self._on_denial)
+            ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
             if self._identifying is not None:
                 self._identifying.cancel()
-            await self._in_flight.close()
+            await parts.acks.end()
 
     def stop(self) -> None:
         """
@@ -330,9 +368,10 @@ class PullConsumer:
 
         Handlers that still run after ten seconds are logged.
         """
-        self._stopped.set()
-        self._arrived.set()
-        self._fetcher.stop()  # messages fetched from now on would only be redelivered, which counts as a delivery
+        self._running.stop()
+        if self._parts is not None:
+            # Messages fetched from now on would only be redelivered, which counts as a delivery.
+            self._parts.fetcher.stop()
 
     async def run(
         self,
@@ -377,62 +416,41 @@ class PullConsumer:
         check_count("concurrency", concurrency)
         check_key(key)
         check_optional_seconds("stop_timeout", stop_timeout)
-        workers = Workers(self, handler, self._report, self._target)
+        parts = self._open_parts()
+        workers = Workers(parts.deliveries, handler, self._reporter)
         if key is None:
-            await workers.run(concurrency, self._stopped, stop_timeout)
+            await workers.run(concurrency, self._running.stopped, stop_timeout)
             return
-        self._open_gate(key)
+        self._keep_order(key)
         try:
-            await workers.run(concurrency, self._stopped, stop_timeout)
+            await workers.run(concurrency, self._running.stopped, stop_timeout)
         finally:
-            await self._close_gate()
+            await self._end_order()
 
-    def _open_gate(self, key: Key) -> None:
+    def _keep_order(self, key: Callable[[Delivery], Hashable]) -> None:
         """Keep the order of keys from now on."""
-        self._check_open()
-        if self._gate is not None:
-            raise RuntimeError(f"{self._target}: run() with a key must not be called while another one is running")
-        self._gate = KeyGate(
+        parts = self._open_parts()
+        if self._keying is not None:
+            raise RuntimeError(
+                f"{self._binding.target}: run() with a key must not be called while another one is running"
+            )
+        self._keying = Keying(
             key,
-            self._in_flight,
-            self._settler,
-            read=self._read,
-            settle_undecodable=self._settle_undecodable,
-            progress=lambda: self._api.progress(self._stream, self._name),
-            others=self._others,
-            waits=self._waits,
-            target=self._target,
-            wake=self._wake,
-            fail=self._fail,
+            self._binding,
+            parts.ledger,
+            parts.preparation,
+            parts.settler,
+            parts.acks,
+            parts.fetcher,
+            self._running,
+            self._others,
         )
-        self._gate.open()
+        self._keying.open()
 
-    async def _close_gate(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None:
-            await gate.close()
-
-    async def _bind(self) -> ConsumerState:
-        """Return the consumer, which is created if it does not exist and may be created."""
-        try:
-            state = await self._api.consumer_state(self._stream, self._name)
-        except ApiError as error:
-            if self._create is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
-                raise
-        else:
-            if self._create is not None:
-                self._compare(self._create, state.config)
-            return state
-        config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
-        await self._api.create_consumer(self._stream, self._name, config.as_dict())
-        return await self._api.consumer_state(self._stream, self._name)
-
-    def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
-        """Log the differences between ``create=`` and an existing consumer."""
-        differences = config_differences(wanted, existing)
-        if differences:
-            text = "; ".join(differences)
-            _log.warning("%s exists, and its configuration is not that of create=: %s", self._target, text)
+    async def _end_order(self) -> None:
+        keying, self._keying = self._keying, None
+        if keying is not None:
+            await keying.close()
 
     # --- Deliveries --------------------------------------------------------------------------------------------------
 
@@ -448,226 +466,72 @@ class PullConsumer:
                 ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched or acknowledged;
                 ``not-open``.
         """
-        self._check_open()
-        await self._yield_to_other_tasks()
-        while not self._stopped.is_set():
-            delivery = self._in_flight.take()
-            if delivery is not None:
-                self._fetcher.wake()
-                if await self._prepare(delivery):
-                    return delivery
-            elif self._error is not None:
-                raise self._error
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
-        raise StopAsyncIteration
+        deliveries = self._open_parts().deliveries
+        delivery = deliveries.take() or await deliveries.next()
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery
 
-    def _check_open(self) -> None:
-        if not self._is_open:
+    def _open_parts(self) -> _Parts:
+        if self._parts is None:
             text = "it must be entered first: async with PullConsumer(...) as consumer"
-            raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
+            raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._binding.target}: {text}")
+        return self._parts
 
-    async def _yield_to_other_tasks(self) -> None:
+    def _deliver(self, entries: list[Entry]) -> None:
+        """Add messages that have arrived to the ledger."""
+        parts = self._open_parts()
+        arrive, record = parts.ledger.arrive, self._recorder.record
+        now, connection = time.monotonic(), parts.settler.nc.stats["reconnects"]
+        new = 0
+        for entry in entries:
+            if entry.deliveries > 1:
+                entry.arrival = record.unexplained(entry.sequence, entry.deliveries)
+            arrival = arrive(entry, now, connection)
+            if arrival is Arrival.NEW:
+                new += 1
+            elif arrival is Arrival.SETTLED:
+                parts.acks.schedule()
+            elif arrival is Arrival.UNCOUNTED:
+                self._check_identity()
+            elif arrival is Arrival.LATE:
+                self._release_late()
+        self._running.wake(new)
+
+    def _release_late(self) -> None:
         """
-        Yield to other tasks from time to time.
+        Release messages that were redelivered while they were queued.
 
-        Neither taking a queued delivery nor acknowledging it yields to other tasks. So without this, handlers that each
-        block the event loop for a short time would prevent ack deadlines from being extended until the queue is empty.
+        If a handler blocks the event loop for longer than ack_wait, all queued messages would be redelivered each time,
+        and the counts of messages that were not handled would grow.
         """
-        if time.monotonic() - self._suspended > _MAX_UNSUSPENDED_SECONDS:
-            for _ in range(3):  # a timer, the task that it wakes, and the write of that task
-                await asyncio.sleep(0)
-            self._suspended = time.monotonic()
-
-    async def _prepare(self, delivery: Delivery) -> bool:
-        """Decode a message; return False if it was settled because it has no event for a handler."""
-        try:
-            try:
-                if delivery._event is None:
-                    await self._read(delivery)
-            except DecodeError as error:
-                await self._settle_undecodable(delivery, error)
-                return False
-            except DeliveryError as error:
-                delivery.error = error
-                self._report(error, delivery)
-                # Not by the policy: the message was not handled, whatever its number of deliveries.
-                retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
-                await self._settler.settle_quietly(delivery, retry, error)
-                return False
-            if self._skip_expired and self._is_expired(delivery.event):
-                await self._settler.settle_quietly(delivery, Outcome.EXPIRED)
-                return False
-            if self._validator is not None and not await self._is_valid(delivery, self._validator):
-                return False
-            decision = decide(Outcome.RECEIVED, delivery._arrival, self.policy)
-            if await self._may_handle(delivery, decision):
-                return True
-            text = f"the process ended while it was handled: {delivery._arrival} deliveries, and none had an outcome"
-            delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
-            await self._settler.settle_quietly(delivery, decision, delivery.error)
-        except asyncio.CancelledError:
-            if not delivery.is_settled:
-                self._in_flight.put_back(delivery)
-            raise
-        return False
-
-    async def _is_valid(self, delivery: Delivery, validator: Validator) -> bool:
-        """Return whether an event is valid; settle its delivery if it is not."""
-        try:
-            call_plain("validate", validator.check, await delivery.resolve())
-        except Exception as error:
-            outcome = delivery._outcome(error)
-            if outcome is Outcome.REJECTED and isinstance(error, DecodeError):
-                delivery.error = error
-            else:
-                self._report(error, delivery)
-            await self._settler.settle_quietly(delivery, outcome, error)
-            return False
-        return True
-
-    def _is_expired(self, event: DecodedEvent) -> bool:
-        try:
-            return is_expired(event, leeway=self._expiry_leeway)
-        except DecodeError:  # expirytime is not a timestamp
-            return False
-
-    async def _may_handle(self, delivery: Delivery, decision: Decision) -> bool:
-        """
-        Record that a suspect is handled alone. Return False if it has ended processes too often.
-
-        Its number of deliveries alone proves nothing: it also counts processes that never called a handler.
-        """
-        if not self._in_flight.is_alone(delivery):
-            return True
-        has_limit = decision.action is not Action.HANDLE
-        try:
-            return await self._recorder.begin(delivery.sequence, self._max_alone if has_limit else math.inf)
-        except DeliveryError as error:
-            if has_limit:
-                text = (
-                    f"it was delivered {delivery.deliveries} times, and is handled again, because the consumer cannot "
-                    f"record whether its handler ends the process: {error.message}"
-                )
-                self._report(DeliveryError(error.code, text), delivery)
-            return True
-
-    async def _read(self, delivery: Delivery) -> None:
-        """Decode the message of a delivery."""
-        delivery._set_event(await self._decode(delivery.message), self._resolve)
-
-    async def _settle_undecodable(self, delivery: Delivery, error: DecodeError) -> None:
-        delivery.error = error
-        outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
-        await self._settler.settle_quietly(delivery, outcome, error)
-
-    async def _decode(self, message: Msg) -> DecodedEvent:
-        if not self._headers_only or _is_marker(message):
-            return self._decode_message(message)
-        size = _size(message)
-        try:
-            mode = self._mode or detect_mode(message)
-        except DecodeError:
-            mode = ContentMode.STRUCTURED  # or not an event, which depends on the payload
-        if mode is ContentMode.STRUCTURED and size:
-            stored = await original(self._js, message)
-            if stored is not None:
-                return self._decode_message(as_message(stored, self._stream))
-        event = self._decode_message(message)
-        if not size:
-            return event
-        return DecodedEvent(event._attributes, NotDelivered(size), is_json=event.is_json)
-
-    def _deliver(self, message: Msg, origin: AckSubject) -> None:
-        self._in_flight.add(message, origin)
-        self._arrived.set()
-
-    def _wake(self) -> None:
-        self._arrived.set()
-        self._fetcher.wake()
-
-    def _report(self, error: Exception, delivery: Delivery | None, ending: str = "") -> None:
-        """Call ``on_error``; log the error if there is no ``on_error``, or if the message has ended."""
-        on_error = self._on_error
-        if on_error is not None:
-            guarded(lambda: on_error(error, delivery))
-        if on_error is not None and not ending:
-            return
-        place = "" if delivery is None else f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
-        is_expected = isinstance(error, (CeNatsError, Reject))
-        text = f"{type(error).__name__}: {error}" if isinstance(error, Reject) else error
-        _log.error("%s%s: %s%s", self._target, place, text, ending, exc_info=None if is_expected else error)
-
-    def _report_unhandled(self, error: CeNatsError, delivery: Delivery, ending: str) -> None:
-        self._report(error, delivery, f"; {ending}")
-
-    def _release_redelivered(self, deliveries: list[Delivery]) -> None:
-        """Release messages that were redelivered while they were queued."""
         _log.warning(
             "%s: messages were redelivered while they waited for a handler: the event loop was blocked for longer than "
             "ack_wait; fetching one by one from now on",
-            self._target,
+            self._binding.target,
         )
-        self._releasing = supervise(self._release(deliveries), self._target, self._fail)
+        ledger = self._open_parts().ledger
+        ledger.isolation.stay_one_by_one()
+        self._releasing = supervise(self._release(ledger.withdraw()), self._binding.target, self._running.fail)
+
+    async def _release(self, entries: list[Entry]) -> None:
+        """Release messages to other clients."""
+        settler = self._open_parts().settler
+        await settler.release([Delivery(settler, entry, None) for entry in entries])
 
     def _check_identity(self) -> None:
         """Check whether the consumer was deleted and created again, unless this is being checked."""
         if self._identifying is None or self._identifying.done():
-            self._identifying = supervise(self._report_identity(), self._target, self._fail)
-
-    async def _report_identity(self) -> None:
-        """Log if another consumer has the name now; its messages are handled like those of the earlier one."""
-        with suppress(DeliveryError):
-            created = (await self._api.without_retries().consumer_state(self._stream, self._name)).created
-            if created != self._created:
-                self._created = created
-                _log.warning(
-                    "%s: it was deleted and created again, at %s; messages are delivered again", self._target, created
-                )
-
-    async def _release(self, deliveries: list[Delivery]) -> None:
-        """Release messages to other clients, and record those that would be suspects at their next delivery."""
-        await self._recorder.release({delivery.sequence: delivery._known.deliveries for delivery in deliveries})
-        await self._settler.release(deliveries)
-
-    def _report_dropped(self, origin: AckSubject) -> None:
-        """Log once that the program does not settle deliveries."""
-        if not self._has_dropped and not self._stopped.is_set():
-            self._has_dropped = True
-            _log.warning(
-                "%s, sequence %d: the program has dropped an unsettled delivery; settle each one, with 'async with "
-                "delivery:' for example. Such messages stay in flight until the consumer is left, and the server "
-                "delivers at most max_ack_pending of them",
-                self._target,
-                origin.sequence,
-            )
+            self._identifying = supervise(self._binding.check_identity(), self._binding.target, self._running.fail)
 
     def _on_denial(self, denial: Denial) -> bool:
         """End the iteration if acknowledgements are denied: handlers would run again after each redelivery."""
-        prefix, consumer = ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
+        prefix, consumer = ACK_PREFIX.lower(), f".{self._binding.stream}.{self._binding.name}.".lower()
         if denial.operation != "publish" or not denial.subject.startswith(prefix) or consumer not in denial.subject:
             return False
         error = denial.error()
-        error = DeliveryError(error.code, f"{self._target}: {error.message}")
-        if self._error is None:
-            self._report(error, None)
-        self._fail(error)
+        error = DeliveryError(error.code, f"{self._binding.target}: {error.message}")
+        if self._running.error is None:
+            self._reporter.report(error, None)
+        self._running.fail(error)
         return True
-
-    def _fail(self, error: DeliveryError) -> None:
-        """End the iteration with an error; the first one is the cause of further ones."""
-        self._error = self._error or error
-        self._fetcher.stop()
-        self._arrived.set()
-
-
-def _is_marker(message: Msg) -> bool:
-    headers: dict[str, Any] = message.headers or {}
-    return not message.data and any(name in headers for name in MARKERS)
-
-
-def _size(message: Msg) -> int:
-    """Return the number of bytes that were not delivered; clients can also send the server's header for it."""
-    text = (message.headers or {}).get(_SIZE, "")
-    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,131 +1,159 @@
-"""Settle deliveries: acknowledge, request redelivery, or store a dead letter and terminate the original."""
+"""Settle messages: acknowledge, request redelivery, or store a dead letter and terminate the original."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Final
 
-from nats.aio.msg import Msg
+import nats.errors
 from nats.js import JetStreamContext
 
 from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
 from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
-from .._natspy import api_timeout, client_of
-from .._observer import Handling, MessageOutcome, Observer, OutcomeKind
+from .._natspy import api_timeout, client_of, mark_acked
+from .._observer import MessageOutcome, Observer, OutcomeKind
 from .._permissions import answered
 from .._util.pausing import random_number
 from ..core._publish import round_trip
+from ._acks import AckWriter, is_acked
+from ._attempt import Attempt
 from ._dead_letters import store
-from ._delivery import Delivery
+from ._entry import Entry, Place
+from ._ledger import Ledger
 from ._record import Recorder
+from ._running import Reporter, Running
 
-
-class Gate(Protocol):
-    """Keeps the order of keys: see :class:`~ce_nats.aio.consumer._keyed.KeyGate`."""
-
-    def hold(self, delivery: Delivery, delay: float) -> None: ...
-
-    def remember(self, delivery: Delivery) -> None: ...
-
-    def settle(self, delivery: Delivery) -> None: ...
-
-    def end_block(self, delivery: Delivery) -> None: ...
-
-
-Report = Callable[[Exception, "Delivery | None"], None]
+_ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
+_TAKEN: Final = Place.TAKEN
 
 
 class Settler:
     """
-    Settles the deliveries of a consumer.
+    Settles the messages of a consumer.
 
     Args:
         js: From ``nc.jetstream()``.
-        stream: Name of the stream.
         consumer: Name of the consumer.
         policy: Number of deliveries, and delays between them.
         dead_letter: Subject for dead letters, or None.
         double_ack: Wait until the server confirms each acknowledgement.
-        report: Called with errors from which the consumer recovers.
-        on_unhandled: Called with a message that is terminated without having been handled, and the way it ends, unless
-            its dead letter contains this information.
-        on_settled: Called with each delivery before the server is notified.
-        on_denied: Called if the server denies acknowledgements.
+        ledger: The messages.
+        acks: Writes acknowledgements.
+        running: State of the consumer.
         recorder: Notes the end of suspects.
-        observer: Reports outcomes of deliveries; or None.
+        reporter: Reports errors from which the consumer recovers.
+        observer: Reports outcomes; or None.
 
     Attributes:
+        nc: The connection.
         policy: As the argument.
-        gate: Keeps the order of keys; or None.
+        reporter: As the argument.
     """
 
     def __init__(
         self,
         js: JetStreamContext,
-        stream: str,
         consumer: str,
         *,
         policy: RetryPolicy,
         dead_letter: str | None,
         double_ack: bool,
-        report: Report,
-        on_unhandled: Callable[[CeNatsError, Delivery, str], None],
-        on_settled: Callable[[Delivery], None],
-        on_denied: Callable[[DeliveryError], None],
+        ledger: Ledger,
+        acks: AckWriter,
+        running: Running,
         recorder: Recorder,
+        reporter: Reporter,
         observer: Observer | None = None,
     ) -> None:
+        self.nc = client_of(js)
         self.policy = policy
-        self.gate: Gate | None = None
-        self._report = report
+        self.reporter = reporter
         self._js = js
-        self._nc = client_of(js)
         self._consumer = consumer
-        self._target = f"consumer {consumer} of stream {stream}"
         self._dead_letter = dead_letter
         self._double_ack = double_ack
-        self._on_unhandled = on_unhandled
-        self._on_settled = on_settled
-        self._on_denied = on_denied
+        self._ledger = ledger
+        self._acks = acks
+        self._running = running
         self._recorder = recorder
         self._observer = observer
+        self._is_plain = observer is None and not double_ack  # an acknowledgement is only written
+        self._loop = asyncio.get_running_loop()
 
-    def begin(self, delivery: Delivery) -> Handling | None:
-        """Begin to handle a delivery; return None if there is no observer."""
-        return None if self._observer is None else self._observer.begin(delivery)
+    # --- Blocks -------------------------------------------------------------------------------------------------------
 
-    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
-        """Return the decision of the policy for a delivery."""
-        return decide(outcome, delivery.deliveries, self.policy, random_number())
+    def begin(self, attempt: Attempt) -> None:
+        """Begin a block."""
+        attempt._entry.has_started = True
+        if self._observer is not None and not attempt.is_settled:
+            attempt._handling = self._observer.begin(attempt)
 
-    def delay(self, delivery: Delivery) -> float:
+    def end_block(self, attempt: Attempt) -> None:
+        """Note the end of a block."""
+        if self._ledger.end_block(attempt._entry, attempt._turn, time.monotonic()):
+            self._running.wake()
+
+    def drop(self, entry: Entry, turn: int) -> None:
+        """Note that the program has dropped an unsettled delivery; may be called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._drop, entry, turn)
+
+    def _drop(self, entry: Entry, turn: int) -> None:
+        if not self._ledger.drop(entry, turn):
+            return
+        if is_acked(entry):
+            self._leave(entry)
+            return
+        if not self._running.stopped.is_set():
+            self.reporter.report_dropped(entry.sequence)
+        self._running.wake()
+
+    # --- Decisions ----------------------------------------------------------------------------------------------------
+
+    def decide(self, attempt: Attempt, outcome: Outcome) -> Decision:
+        """Return the decision of the policy for an attempt."""
+        return decide(outcome, attempt.deliveries, self.policy, random_number())
+
+    def delay(self, attempt: Attempt) -> float:
         """Return the policy's delay before the redelivery, in seconds."""
-        return self.policy.delay(delivery.deliveries, random_number())
+        return self.policy.delay(attempt.deliveries, random_number())
 
-    def report(self, error: Exception, delivery: Delivery | None, /) -> None:
-        """Report an error from which the consumer recovers."""
-        self._report(error, delivery)
-
-    def end_block(self, delivery: Delivery) -> None:
-        """Note the end of a delivery's block."""
-        if self.gate is not None:
-            self.gate.end_block(delivery)
+    def acknowledge(self, attempt: Attempt) -> bool:
+        """Acknowledge a message after its block, if that needs nothing else; return whether it was settled."""
+        entry, ledger = attempt._entry, self._ledger
+        if (
+            entry.place is not _TAKEN
+            or entry.turn != attempt._turn
+            or entry.message is not None
+            or not self._is_plain
+            or ledger.keys is not None
+            or not self.nc.is_connected
+        ):
+            return False
+        if entry.arrival > 1:
+            self._recorder.settle(entry.sequence)
+        if ledger.acknowledge(entry, time.monotonic()):
+            self._running.wake()
+        self._acks.schedule()
+        return True
 
     async def settle(
         self,
-        delivery: Delivery,
+        attempt: Attempt,
         decision: Decision,
         error: BaseException | None,
         *,
-        acknowledged: OutcomeKind = OutcomeKind.ACKNOWLEDGED,
+        acknowledged: OutcomeKind = _ACKNOWLEDGED,
     ) -> None:
         """
-        Settle a delivery. Has no effect if it is already settled.
+        Settle a message. Has no effect if it is already settled.
 
         Args:
-            delivery: The delivery.
+            attempt: The attempt.
             decision: The decision.
             error: Error for the dead letter; or None.
             acknowledged: Outcome to report if the decision is to acknowledge.
@@ -133,72 +161,122 @@ class Settler:
         Raises:
             DeliveryError: As :meth:`Delivery.ack` does.
         """
-        if delivery.is_settled:
+        if attempt.is_settled:
             return
-        if delivery.message.is_acked:
-            self._record_outcome(delivery, OutcomeKind.SETTLED, None, error)
-            self._end(delivery)
+        entry = attempt._entry
+        if is_acked(entry):
+            self._record_outcome(attempt, OutcomeKind.SETTLED, None, error)
+            self._leave(entry)
             return
-        if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
-            decision = Decision(Action.RETRY, delay=self.delay(delivery))
+        if decision.action is Action.DEAD_LETTER and not await self._store(attempt, decision, error):
+            decision = Decision(Action.RETRY, delay=self.delay(attempt))
         if decision.action is Action.RETRY:
-            await self._recorder.release({delivery.sequence: delivery._known.deliveries})
+            await self._recorder.release({entry.sequence: entry.deliveries})
         else:
-            self._recorder.settle(delivery.sequence)
-        if self.gate is not None:
-            if decision.action is Action.RETRY:
-                delivery.is_settled = True
-                self.gate.hold(delivery, decision.delay)
-                self._record_outcome(delivery, self._kind(decision, error, acknowledged), decision, error)
-                return
-            self.gate.remember(delivery)
-        self._end(delivery)
-        self._report_unhandled(delivery, decision)
-        message = delivery.message
-        try:
-            with delivery_errors(self._target, self._nc):
-                if decision.action is Action.RETRY:
-                    await message.nak(decision.delay)
-                elif decision.action is Action.DEAD_LETTER:
-                    await message.term()
-                elif self._double_ack:
-                    await self._ack_and_wait(message)
-                else:
-                    await message.ack()
-        except BaseException as failure:
-            self._record_outcome(delivery, OutcomeKind.UNSETTLED, None, failure)
-            raise
-        if self._observer is not None:
-            self._record_outcome(delivery, self._kind(decision, error, acknowledged), decision, error)
-
-    def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
-        """Report a message that is terminated without a handler, and without a dead letter that contains the reason."""
-        error = delivery.error
-        if decision.action is not Action.DEAD_LETTER or delivery._has_started or error is None:
+            self._recorder.settle(entry.sequence)
+        if attempt.is_settled:
             return
-        if self._dead_letter is None:
-            self._on_unhandled(error, delivery, "terminated without a dead letter")
-        elif decision.reason is Reason.PROCESS_ENDED:
-            self._on_unhandled(error, delivery, f"dead-lettered to {self._dead_letter}")
+        if self._ledger.keys is not None and decision.action is Action.RETRY:
+            self._ledger.delay(entry)
+            self._loop.call_later(decision.delay, self._end_delay, entry)
+            self._running.wake()
+        else:
+            self._report_unhandled(attempt, decision)
+            try:
+                with delivery_errors(self._running.target, self.nc):
+                    await self._notify(entry, decision)
+            except BaseException as failure:
+                self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, failure)
+                raise
+        if self._observer is not None:
+            self._record_outcome(attempt, self._kind(decision, error, acknowledged), decision, error)
 
     async def settle_quietly(
-        self, delivery: Delivery, wanted: Outcome | Decision, error: BaseException | None = None
+        self, attempt: Attempt, wanted: Outcome | Decision, error: BaseException | None = None
     ) -> None:
-        """Settle a delivery by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
-        decision = wanted if isinstance(wanted, Decision) else self.decide(delivery, wanted)
-        acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else OutcomeKind.ACKNOWLEDGED
+        """Settle a message by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
+        decision = wanted if isinstance(wanted, Decision) else self.decide(attempt, wanted)
+        acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else _ACKNOWLEDGED
         try:
-            await self.settle(delivery, decision, error, acknowledged=acknowledged)
+            await self.settle(attempt, decision, error, acknowledged=acknowledged)
         except DeliveryError as failure:
-            self.report(failure, delivery)
+            self.reporter.report(failure, attempt)
 
-    async def release(self, deliveries: list[Delivery]) -> None:
-        """Release deliveries to other clients at once, and wait until the server has received this."""
-        for delivery in deliveries:
-            await self.settle_quietly(delivery, Outcome.RELEASED)
-        if self._nc.is_connected:
+    async def release(self, attempts: list[Attempt]) -> None:
+        """
+        Release messages to other clients at once, and wait until the server has received this.
+
+        Those that would be suspects at their next delivery are recorded.
+        """
+        await self._recorder.release({attempt.sequence: attempt._entry.deliveries for attempt in attempts})
+        for attempt in attempts:
+            await self.settle_quietly(attempt, Outcome.RELEASED)
+        if self.nc.is_connected:
             with suppress(CeNatsError):
-                await round_trip(self._nc)
+                await round_trip(self.nc)
+
+    # --- Notifying the server -----------------------------------------------------------------------------------------
+
+    def _notify(self, entry: Entry, decision: Decision) -> Coroutine[Any, Any, None]:
+        """Remove a message from the ledger, and notify the server."""
+        if decision.action is Action.RETRY:
+            delay = int(decision.delay * 1e9)
+            self._leave(entry, is_final=False)
+            return self._acks.write(entry, b'-NAK {"delay": %d}' % delay if delay else b"-NAK")
+        if decision.action is Action.DEAD_LETTER:
+            self._leave(entry)
+            return self._acks.write(entry, b"+TERM")
+        if self._double_ack:
+            self._leave(entry)
+            return self._ack_and_wait(entry)
+        return self._ack(entry)
+
+    async def _ack(self, entry: Entry) -> None:
+        self._acknowledge(entry)
+
+    def _acknowledge(self, entry: Entry) -> None:
+        try:
+            self._acks.check()
+        except nats.errors.Error:
+            self._leave(entry)
+            raise
+        if entry.message is not None:
+            mark_acked(entry.message)
+        if self._ledger.acknowledge(entry, time.monotonic()):
+            self._running.wake()
+        self._acks.schedule()
+
+    async def _ack_and_wait(self, entry: Entry) -> None:
+        reply = entry.raw[1].decode()
+        try:
+            await answered(self.nc, reply, lambda: self.nc.request(reply, timeout=api_timeout(self._js)))
+        except DeliveryError as error:
+            if error.code is ErrorCode.PERMISSION_DENIED:
+                self._running.fail(error)
+            raise
+
+    def _leave(self, entry: Entry, *, is_final: bool = True) -> None:
+        """Remove a message from the ledger."""
+        if entry.message is not None:
+            mark_acked(entry.message)
+        if self._ledger.settle(entry, time.monotonic(), is_final=is_final):
+            self._running.wake()
+
+    def _end_delay(self, entry: Entry) -> None:
+        self._ledger.end_delay(entry, time.monotonic())
+        self._running.wake()
+
+    # --- Outcomes and dead letters ------------------------------------------------------------------------------------
+
+    def _report_unhandled(self, attempt: Attempt, decision: Decision) -> None:
+        """Report a message that is terminated without a handler, and without a dead letter that contains the reason."""
+        error = attempt.error
+        if decision.action is not Action.DEAD_LETTER or attempt._entry.has_started or error is None:
+            return
+        if self._dead_letter is None:
+            self.reporter.report(error, attempt, "terminated without a dead letter")
+        elif decision.reason is Reason.PROCESS_ENDED:
+            self.reporter.report(error, attempt, f"dead-lettered to {self._dead_letter}")
 
     def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
         if decision.action is Action.RETRY:
@@ -209,40 +287,26 @@ class Settler:
         return acknowledged
 
     def _record_outcome(
-        self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
+        self, attempt: Attempt, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
     ) -> None:
-        """Report the outcome of a delivery: now, or at the end of its block."""
+        """Report the outcome of a message: now, or at the end of its block."""
         if self._observer is None:
             return
         outcome = MessageOutcome(
             kind,
-            delivery.subject,
-            delivery.message,
-            delivery,
+            attempt.subject,
+            attempt.message,
+            attempt,
             error=error,
             delay=decision.delay if decision is not None and kind is OutcomeKind.REDELIVERED else None,
             reason=None if decision is None else decision.reason,
         )
-        if isinstance(delivery._handling, Handling):
-            delivery._handling.settled(outcome)
+        if attempt._handling is not None:
+            attempt._handling.settled(outcome)
         else:
             self._observer.record(outcome)
 
-    def _end(self, delivery: Delivery) -> None:
-        delivery.is_settled = True
-        self._on_settled(delivery)
-        if self.gate is not None:
-            self.gate.settle(delivery)
-
-    async def _ack_and_wait(self, message: Msg) -> None:
-        try:
-            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=api_timeout(self._js)))
-        except DeliveryError as error:
-            if error.code is ErrorCode.PERMISSION_DENIED:
-                self._on_denied(error)
-            raise
-
-    async def _store(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> bool:
+    async def _store(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> bool:
         """Store the dead letter; return False if that failed."""
         if self._dead_letter is None:
             return True
@@ -251,21 +315,19 @@ class Settler:
             reason=decision.reason,
             error=_code(error),
             text=_text(error),
-            subject=delivery.subject,
-            stream=delivery.stream,
+            subject=attempt.subject,
+            stream=attempt.stream,
             consumer=self._consumer,
-            sequence=delivery.sequence,
-            deliveries=delivery.deliveries,
+            sequence=attempt.sequence,
+            deliveries=attempt.deliveries,
         )
         try:
-            kept = await store(
-                self._js, self._dead_letter, dead_letter, delivery.message, timeout=api_timeout(self._js)
-            )
+            kept = await store(self._js, self._dead_letter, dead_letter, attempt.message, timeout=api_timeout(self._js))
         except (DeliveryError, EncodeError) as failure:
-            self.report(failure, delivery)
+            self.reporter.report(failure, attempt)
             return False
         if not kept.is_copied and not kept.is_reference:
-            self.report(DataLossError.not_copied(kept.stream, kept.sequence), delivery)
+            self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)
         return True
 
 

@@ -14,13 +14,19 @@ from tests.support.waiting import until
 __all__ = ["consume", "publish"]
 
 
-async def test_idle_consumer_renews_its_requests(publish, consume, monkeypatch):
+async def test_idle_consumer_renews_its_requests(nc, stream, publish, consume, monkeypatch):
     """Expired requests and heartbeats are not messages."""
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._EXPIRES_SECONDS", 0.25)
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._HEARTBEAT_SECONDS", 0.1)
+    requests = []
+
+    async def note(message):
+        requests.append(message)
+
+    await nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c", cb=note)
     async with consume() as consumer:
         reader = asyncio.create_task(anext(consumer))
-        await until(lambda: consumer._fetcher._number >= 3)
+        await until(lambda: len(requests) >= 3)
         await publish(1)
         async with await after(reader) as event:
             assert number_of(event) == 1
@@ -39,10 +45,20 @@ async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publ
             await take(consumer)
 
 
-async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume):
+@pytest.fixture
+def has_arrived(js, stream):
+    """Wait until the first message was delivered."""
+
+    async def is_delivered():
+        return (await js.consumer_info(stream, "c")).num_ack_pending == 1
+
+    return lambda: until(is_delivered)
+
+
+async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume, has_arrived):
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._in_flight._ready)
+        await has_arrived()
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
@@ -50,12 +66,14 @@ async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, 
             await take(consumer)
 
 
-async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, stream, publish, consume, monkeypatch):
+async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(
+    js, stream, publish, consume, monkeypatch, has_arrived
+):
     """nats-server 2.10.25 does not answer them; here a silent subscriber suppresses the no-responders status."""
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._in_flight._ready)
+        await has_arrived()
         await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
@@ -68,8 +86,11 @@ async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, s
 async def test_consumer_deleted_during_a_request_ends_the_iteration(js, stream, subject, consume, method):
     async with consume() as consumer:
         reader = asyncio.create_task(anext(consumer))
-        await until(lambda: consumer._fetcher._request)
-        await consumer._nc.flush()
+
+        async def is_requesting():
+            return (await js.consumer_info(stream, "c")).num_waiting == 1
+
+        await until(is_requesting)
         if method == "deleted":
             await js.delete_consumer(stream, "c")
         else:

@@ -15,6 +15,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.crashing import MAX_DELIVERIES
@@ -120,19 +121,20 @@ async def test_messages_queued_behind_a_blocking_handler_are_not_dead_lettered(
 
 @given(st.lists(st.integers(1, 9), min_size=1))
 def test_messages_are_fetched_one_by_one_at_first_and_after_suspects(counts):
-    isolation = Isolation(5, 30.0, is_expected=False)
-    assert isolation.is_one_by_one
+    isolation = Isolation(5, 30.0, 0.0, is_expected=False)
+    assert isolation.is_one_by_one(1.0)
     for index, count in enumerate(counts):
-        assert isolation.receive(count) == (count > 5)
-        assert isolation.is_one_by_one == (max(counts[: index + 1]) > 5)
+        isolation.receive(count, 1.0)
+        assert isolation.is_one_by_one(1.0) == (max(counts[: index + 1]) > 5)
 
 
-def test_messages_are_fetched_one_by_one_until_those_of_an_earlier_process_were_redelivered():
-    isolation = Isolation(5, 0.0, is_expected=True)
-    isolation.receive(1)
-    assert isolation.is_one_by_one
-    isolation._until -= 2
-    assert not isolation.is_one_by_one
+@pytest.mark.parametrize(("ack_wait", "seconds"), [(0.0, 1), (80.0, 101)])
+def test_messages_are_fetched_one_by_one_until_those_of_an_earlier_process_were_redelivered(ack_wait, seconds):
+    """Which takes longer than ack_wait."""
+    isolation = Isolation(5, ack_wait, 10.0, is_expected=True)
+    isolation.receive(1, 10.0)
+    assert isolation.is_one_by_one(10.0 + seconds - 0.1)
+    assert not isolation.is_one_by_one(10.0 + seconds)
 
 
 async def test_suspect_is_handled_alone(js, stream, subject, dead, make_event):
@@ -181,21 +183,18 @@ async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subj
             await delivery.ack()
 
 
-def test_messages_are_fetched_one_by_one_for_longer_than_ack_wait():
-    before = time.monotonic()
-    isolation = Isolation(5, 80.0, is_expected=True)
-    assert before + 101 <= isolation._until <= time.monotonic() + 101
-
-
 @pytest.mark.parametrize(("ack_wait", "seconds"), [(5.0, 5), (30.5, 30)])
 def test_time_that_a_suspect_is_handled_alone_is_limited(ack_wait, seconds):
-    assert Isolation(5, ack_wait, is_expected=False).alone_seconds == seconds
+    isolation, suspect = Isolation(5, ack_wait, 0.0, is_expected=False), Entry(1, 6, (b"a", b"b", b"", None))
+    isolation.take(suspect, 10.0, 0)
+    assert isolation.is_one_alone(10.0 + seconds - 0.1)
+    assert not isolation.is_one_alone(10.0 + seconds)
 
 
 def test_isolation_is_permanent_if_asked_for():
-    isolation = Isolation(2, 1, is_expected=False)
-    isolation.receive(1)
-    assert not isolation.is_one_by_one
+    isolation = Isolation(2, 1, 0.0, is_expected=False)
+    isolation.receive(1, 0.0)
+    assert not isolation.is_one_by_one(0.0)
     isolation.stay_one_by_one()
     assert isolation.is_permanent
-    assert isolation.is_one_by_one
+    assert isolation.is_one_by_one(1e9)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -9,7 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from nats.aio.msg import Msg
+from nats import connect
 from nats.js.api import ConsumerConfig
 
 from ce_nats import DeliveryError
@@ -19,6 +20,7 @@ from ce_nats.extensions.partitioning import partition_key
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish
 from tests.support.reading import fetch
+from tests.support.relay import Relay, without
 from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
@@ -378,22 +380,31 @@ async def test_messages_of_a_dead_client_are_handled_before_newer_ones(publish_k
     await is_settled()
 
 
-async def test_messages_that_were_lost_on_the_way_are_awaited(publish_keys, consume, is_settled):
+@pytest.fixture
+async def lossy(server):
+    """A relay that can lose frames, and a JetStreamContext on a connection over it."""
+    with Relay(server.url) as relay:
+        nc = await connect(relay.url)
+        yield relay, nc.jetstream()
+        await nc.close()
+
+
+async def test_messages_that_were_lost_on_the_way_are_awaited(publish_keys, consume, is_settled, lossy):
     """A gap in the sequences of the deliveries shows it; other keys wait, too, because the keys are not known."""
+    relay, via = lossy
     await publish_keys("a")
-    async with consume(ack_wait=1) as consumer:
+    async with consume(ack_wait=1, via=via) as consumer:
         log = Log(consumer, 6)
         running = asyncio.create_task(run(consumer, log))
         await until(lambda: log.by_key["a"])
-        deliver = consumer._fetcher._deliver
-        waited = []
+        waited = set()
 
-        def lose(message, origin):
-            if (origin.sequence, origin.deliveries) not in ((2, 1), (4, 1)):
-                waited.append((origin.sequence, len(log.attempts)))
-                deliver(message, origin)
+        def lose(chunk):
+            arrived = re.findall(rb"HMSG \S+ \S+ \$JS\.ACK\.\w+\.c\.(\d)\.(\d)\.", chunk)
+            waited.update((int(sequence), len(log.attempts)) for deliveries, sequence in arrived)
+            return without(chunk, rb"HMSG \S+ \S+ \$JS\.ACK\.\w+\.c\.1\.[24]\.\S+ \d+ \d+(?=\r\n)")
 
-        consumer._fetcher._deliver = lose
+        relay.lost = lose
         await publish_keys("abbab")
         await after(running)
     assert log.by_key == {"a": [0, 1, 4], "b": [2, 3, 5]}
@@ -469,22 +480,20 @@ async def test_client_that_replaces_another_one_waits_for_its_end(publish_keys, 
     await is_settled()
 
 
-async def test_event_whose_acknowledgement_was_lost_is_not_handled_again(
-    publish_keys, consume, is_settled, monkeypatch
-):
+async def test_event_whose_acknowledgement_was_lost_is_not_handled_again(publish_keys, consume, is_settled, lossy):
     """It would be handled after later events of its key."""
+    relay, via = lossy
     await publish_keys("aab")
-    acknowledge = Msg.ack
     lost = []
 
-    async def lose(message):
-        if message.metadata.sequence.stream == 1 and not lost:
-            lost.append(message)
-        else:
-            await acknowledge(message)
+    def lose(chunk):
+        left = without(chunk, rb"PUB \$JS\.ACK\.\w+\.c\.1\.1\.\S+ 0(?=\r\n)")
+        if left != chunk:
+            lost.append(chunk)
+        return left
 
-    monkeypatch.setattr(Msg, "ack", lose)
-    async with consume(ack_wait=0.5) as consumer:
+    relay.lost = lose
+    async with consume(ack_wait=0.5, via=via) as consumer:
         log = Log(consumer, 5)
         running = asyncio.create_task(run(consumer, log))
         await until(lambda: log.by_key == {"a": [0, 1], "b": [2]})
@@ -502,7 +511,11 @@ async def test_consumer_deleted_while_messages_are_missing_ends_the_run(publish_
     await pull(js, stream, 1)
     async with consume() as consumer:
         running = asyncio.create_task(run(consumer, Log(consumer, 2)))
-        await until(lambda: consumer._gate is not None and consumer._gate.waiting)
+
+        async def has_arrived():
+            return (await js.consumer_info(stream, "c")).num_ack_pending == 2
+
+        await until(has_arrived)
         await js.delete_consumer(stream, "c")
         with pytest.raises(Exception, match="consumer-not-found"):
             await after(running)

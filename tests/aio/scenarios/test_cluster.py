@@ -14,6 +14,7 @@ from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.testing import _server as testing
+from ce_nats.wire.nats import decode_header_block
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected, ignore
 from tests.support.waiting import until
@@ -251,7 +252,7 @@ async def test_batch_completed_before_its_messages_is_not_a_refusal(cluster, sub
         async with PullConsumer(
             js, stream, "c", dead_letter=None, create=ConsumerConfig(ack_wait=SECONDS), prefetch=4
         ) as consumer:
-            _note_statuses(consumer._fetcher, seen, refusals)
+            _note_statuses(consumer._parts.fetcher, seen, refusals)
             async for delivery in consumer:
                 async with delivery as event:
                     handled.append(event.get_id())
@@ -267,10 +268,10 @@ def _note_statuses(fetcher, seen, refusals):
     """Record each status from now on, and those after which the fetcher pauses."""
     receive = fetcher._receive_status
 
-    async def receive_and_note(message):
+    def receive_and_note(raw):
         before = fetcher._not_before
-        await receive(message)
-        text = (message.headers or {}).get("Description")
+        receive(raw)
+        text = decode_header_block(raw[3]).status.description
         seen.append(text)
         if fetcher._not_before != before:
             refusals.append(text)

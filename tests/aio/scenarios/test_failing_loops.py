@@ -26,6 +26,11 @@ class BrokenClient(Client):
         self._check(subject, payload)
         return await super().request(subject, payload, *args, **options)
 
+    @property
+    def pending_data_size(self):
+        self._check("+WPI", b"")  # nats-py itself does not use this property
+        return super().pending_data_size
+
     def _check(self, subject, payload):
         if self.breaks_at and self.breaks_at in f"{subject} {payload!r}":
             raise RuntimeError("broken")
@@ -78,6 +83,7 @@ async def test_failure_of_extending_ends_iterations(broken, consumer, publish):
     async with await after(anext(consumer)):
         broken.breaks_at = "+WPI"
         await _fails(anext(consumer))
+        broken.breaks_at = ""
 
 
 async def test_failure_of_recovering_ends_run(broken, consumer, publish):

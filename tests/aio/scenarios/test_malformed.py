@@ -115,7 +115,7 @@ async def test_malformed_reply_is_an_error_of_the_reply(nc, subject, send_frames
 
 @pytest.mark.parametrize("kind", ["subject", "a block of one byte", "a truncated block", "only a version"])
 async def test_malformed_message_of_a_stream_is_dead_lettered(
-    js, stream, subject, dead, dead_letters, send_frames, kind
+    nc, js, stream, subject, dead, dead_letters, send_frames, kind
 ):
     """With its original bytes. (Streams store no reply subjects, and recent servers remove status lines.)"""
     frame, code = MALFORMED[kind]
@@ -125,7 +125,7 @@ async def test_malformed_message_of_a_stream_is_dead_lettered(
         async with await soon(anext(consumer)) as event:
             assert event.get_id() == "1"
         (letter,) = await dead_letters(1)
-        await flush(consumer._nc)
+        await flush(nc)
         assert (await js.consumer_info(stream, "c")).num_ack_pending == 0
     headers = dict(letter.headers)
     assert headers["Dead-Letter-Error"] == code

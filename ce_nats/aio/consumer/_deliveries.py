@@ -1,0 +1,117 @@
+"""Take the messages of a consumer one after the other, as deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from ...errors import DecodeError
+from ._acks import AckWriter
+from ._delivery import Delivery
+from ._fetch import Fetcher
+from ._ledger import Ledger
+from ._prepare import Preparation
+from ._running import Running
+from ._settle import Settler
+
+_MAX_UNSUSPENDED_SECONDS: Final = 0.05
+
+
+class Deliveries:
+    """
+    Source of deliveries, from which several tasks take.
+
+    Args:
+        ledger: The messages.
+        acks: Writes acknowledgements.
+        fetcher: Fetches messages.
+        settler: Settles them.
+        preparation: Decodes them, and settles those that no handler gets.
+        running: State of the consumer.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        acks: AckWriter,
+        fetcher: Fetcher,
+        settler: Settler,
+        preparation: Preparation,
+        running: Running,
+    ) -> None:
+        self._ledger = ledger
+        self._acks = acks
+        self._fetcher = fetcher
+        self._settler = settler
+        self._preparation = preparation
+        self._running = running
+        self._is_plain = preparation.is_plain
+        self._suspended = 0.0
+
+    def take(self) -> Delivery | None:
+        """Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`."""
+        now = time.monotonic()
+        running = self._running
+        if not self._is_plain or now - self._suspended > _MAX_UNSUSPENDED_SECONDS or running.has_ended:
+            return None
+        entry = self._ledger.take(now)
+        if entry is None:
+            return None
+        raw = entry.raw
+        if (entry.arrival > 1 and self._ledger.isolation.alone is entry) or not raw[0].isascii():
+            self._ledger.put_back(entry)
+            return None
+        self._note_taken(now)
+        try:
+            event = entry.event or self._preparation.decode(raw[2], raw[3])
+        except DecodeError:
+            self._ledger.put_back(entry)
+            return None
+        return Delivery(self._settler, entry, event, self._preparation.resolve)
+
+    async def next(self) -> Delivery | None:
+        """
+        Wait for the next delivery, and return it; None after the end.
+
+        Raises:
+            DeliveryError: The error that ends the iterations.
+        """
+        await self._yield_to_other_tasks()
+        ledger, running = self._ledger, self._running
+        while not running.stopped.is_set():
+            now = time.monotonic()
+            entry = ledger.take(now)
+            if entry is not None:
+                self._note_taken(now)
+                delivery = await self._preparation.prepare(entry)
+                if delivery is not None:
+                    return delivery
+            elif running.error is not None:
+                raise running.error
+            else:
+                self._acks.flush()
+                self._fetcher.wake()
+                await running.wait(ledger.pause(now))
+        return None
+
+    def _note_taken(self, now: float) -> None:
+        """After a message was taken, write acknowledgements and request more messages if it is time."""
+        ledger = self._ledger
+        if ledger.are_acks_due(now):
+            self._acks.flush()
+        if ledger.waiting <= ledger.half or ledger.keys is not None:
+            self._fetcher.wake()
+
+    async def _yield_to_other_tasks(self) -> None:
+        """
+        Yield to other tasks from time to time.
+
+        Neither taking a queued delivery nor acknowledging it yields to other tasks. So without this, handlers that each
+        block the event loop for a short time would prevent ack deadlines from being extended until the queue is empty.
+        """
+        if time.monotonic() - self._suspended > _MAX_UNSUSPENDED_SECONDS:
+            self._acks.flush()
+            for _ in range(3):  # a timer, the task that it wakes, and the write of that task
+                await asyncio.sleep(0)
+            self._suspended = time.monotonic()

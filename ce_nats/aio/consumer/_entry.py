@@ -1,0 +1,96 @@
+"""A message that was delivered to a consumer, and where it is."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from nats.aio.msg import Msg
+
+from ...codec.event import DecodedEvent
+from ...wire._ack_subject import AckSubject, parse_ack_subject
+from .._natspy import RawMessage
+
+
+class Place(Enum):
+    """Where a message is."""
+
+    INBOX = "inbox"  # it has arrived, and its key is not known
+    BLOCKED = "blocked"  # an earlier message of its key is not settled
+    READY = "ready"  # it may be taken
+    SUSPECT = "suspect"  # it may be taken when no other message is handled
+    TAKEN = "taken"  # the program handles it
+    DELAYED = "delayed"  # it waits for its next attempt
+    DROPPED = "dropped"  # nobody handles it: the program has dropped its delivery, or it is being released
+    PENDING = "pending"  # it was handled, and its acknowledgement is not written
+    SETTLED = "settled"
+
+    # Identity, instead of the hash of the name: a place is looked up for each message.
+    __hash__ = object.__hash__
+
+
+class Arrival(Enum):
+    """What a delivery means."""
+
+    NEW = "new"
+    AGAIN = "again"  # of a message that is in flight
+    LATE = "late"  # of a message that is queued: this process has missed its ack deadline
+    UNCOUNTED = "uncounted"  # of a message that is in flight, and the server does not count it
+    SETTLED = "settled"  # of a message that was handled before: its acknowledgement is on its way, or was lost
+
+
+class Entry:
+    """
+    A message that was delivered to a consumer.
+
+    Args:
+        sequence: Sequence in the stream.
+        deliveries: Number of deliveries, as the server counts.
+        raw: The message as received. A later delivery replaces it.
+
+    Attributes:
+        sequence: As the argument.
+        deliveries: As the argument.
+        raw: As the argument.
+        arrival: Number of deliveries on arrival that the message may have caused, by ending a process; not increased by
+            redeliveries while it is in flight.
+        place: Where it is.
+        turn: Number of times that it was taken, or prepared for another attempt: it identifies the present delivery.
+        retries: Number of earlier attempts since its arrival, without a redelivery.
+        has_started: Whether the block of its present attempt was entered.
+        has_key: False if its key is not known, because the function for it has failed.
+        event: The decoded event, if it was decoded before it was taken.
+        message: Message of nats-py that was made of it, or None.
+    """
+
+    __slots__ = (
+        *("arrival", "deliveries", "event", "has_key", "has_started", "message", "place", "raw", "retries"),
+        *("sequence", "turn"),
+    )
+
+    def __init__(self, sequence: int, deliveries: int, raw: RawMessage) -> None:
+        self.sequence = sequence
+        self.deliveries = self.arrival = deliveries
+        self.raw = raw
+        self.place = Place.READY
+        self.turn = self.retries = 0
+        self.has_started = False
+        self.has_key = True
+        self.event: DecodedEvent | None = None
+        self.message: Msg | None = None
+
+    @property
+    def origin(self) -> AckSubject:
+        """Metadata of the latest delivery."""
+        return parse_ack_subject(self.raw[1].decode())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is settled, and possibly the server not notified yet."""
+        return self.place is Place.PENDING or self.place is Place.SETTLED
+
+    def replace(self, later: Entry) -> None:
+        """Replace the message by a later delivery of it."""
+        self.raw, self.deliveries, self.message = later.raw, later.deliveries, None
+
+    def __repr__(self) -> str:
+        return f"Entry({self.sequence}, deliveries={self.deliveries}, {self.place.value})"

@@ -1,0 +1,107 @@
+"""
+Order of keys in a ledger: which messages wait for their keys, and whether messages before them are missing. Pure.
+
+The server does not keep the order if messages were delivered to an earlier process and not acknowledged, or sent on a
+connection that was lost: it delivers newer ones before the ack deadlines of these expire. So no message leaves the
+inbox until this client has all unacknowledged messages; :class:`~ce_nats.aio.consumer._key_order.Continuity` detects
+missing ones.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Final
+
+from .._jetstream_api import Progress
+from ._entry import Entry
+from ._key_order import Continuity, KeyOrder
+
+# Settled messages that are remembered, because acknowledgements can be lost.
+_MAX_REMEMBERED: Final = 16_384
+
+
+class Keys:
+    """
+    State of the order of keys.
+
+    Args:
+        pause: Seconds between two new messages that are fetched while some are missing.
+
+    Attributes:
+        inbox: Messages whose keys are not known, in the order of arrival; of the stream, when none is missing.
+        order: Messages whose keys are known.
+    """
+
+    def __init__(self, pause: float) -> None:
+        self.inbox: list[Entry] = []
+        self.order = KeyOrder()
+        self._pause = pause
+        self._continuity = Continuity()
+        # Sequence in the stream, and time, of messages that this process has settled.
+        self._remembered: OrderedDict[tuple[int, int], None] = OrderedDict()
+        # While messages are missing:
+        self.missing = 1
+        self._was_redelivered = False
+        self._not_before = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no message is missing."""
+        return self._continuity.is_complete
+
+    def free_slots(self, most: int, now: float) -> int:
+        """
+        Return the number of messages that may be fetched now, while some are missing.
+
+        The server sends redelivered messages before new ones. New ones have to wait, and a process that ends meanwhile
+        increments their delivery counts, so few are fetched.
+        """
+        if self._was_redelivered:
+            return max(1, min(most, self.missing))
+        return 1 if now >= self._not_before else 0
+
+    def receive(self, entry: Entry, now: float, *, is_known: bool) -> bool:
+        """
+        Note a delivery; return whether its message was settled before, and needs only another acknowledgement.
+
+        Args:
+            entry: The message.
+            now: Time in seconds.
+            is_known: Whether it is in flight: then it is a new one for a server that has lost its last state.
+        """
+        origin = entry.origin
+        self._continuity.receive(origin.consumer_sequence)
+        if not self.is_complete:
+            self._was_redelivered = origin.deliveries > 1 or is_known
+            if self._was_redelivered:
+                self.missing -= 1
+            else:
+                self._not_before = now + self._pause
+        return (origin.sequence, origin.timestamp) in self._remembered
+
+    def remember(self, entry: Entry) -> None:
+        """Remember a message that was handled or dead-lettered: its acknowledgement can be lost."""
+        origin = entry.origin
+        self._remembered[origin.sequence, origin.timestamp] = None
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def begin_request(self, in_flight: Collection[int]) -> None:
+        """Note that the progress of the consumer is requested; the argument is that of :meth:`complete`."""
+        self._continuity.begin_request(in_flight)
+
+    def complete(self, progress: Progress, in_flight: Collection[int]) -> bool:
+        """
+        Return whether no message is missing; messages may then leave the inbox.
+
+        Args:
+            progress: Progress of the consumer, requested after :meth:`begin_request`.
+            in_flight: Sequences in the stream of the messages that this client has not settled.
+        """
+        self.missing = self._continuity.missing(progress, in_flight)
+        if self.missing:
+            return False
+        self.missing, self._was_redelivered, self._not_before = 1, False, 0.0
+        self.inbox.sort(key=lambda entry: entry.sequence)
+        return True

@@ -1,0 +1,375 @@
+"""
+Where is each message of a consumer that is not settled? A pure machine: no I/O, no tasks, and ``now`` is an argument.
+
+    arrive -> READY -> TAKEN -> PENDING -> SETTLED
+
+A message arrives, is taken by the program, and is acknowledged; its acknowledgement is pending until it is written. A
+message that was delivered very often is a SUSPECT, and taken alone. With a key a message begins in the INBOX, until its
+key is known, and is BLOCKED until it is the first one of its key; a failed one is DELAYED until its next attempt.
+Without a key, a failed message leaves the ledger, and the server delivers it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final
+
+from ._entry import Arrival, Entry, Place
+from ._isolation import Isolation
+from ._keys import Keys
+
+# Maximum number of messages that wait for others of their keys, for each prefetched message.
+_BLOCKED_FACTOR: Final = 64
+# Number of acknowledgements that are written at once.
+MAX_ACKS: Final = 256
+
+_NEW: Final = Arrival.NEW
+# Module constants, because member look-up on an enum class is slow in Python 3.11.
+_READY, _SUSPECT, _TAKEN, _DROPPED = Place.READY, Place.SUSPECT, Place.TAKEN, Place.DROPPED
+_PENDING, _SETTLED, _DELAYED, _BLOCKED, _INBOX = (
+    Place.PENDING,
+    Place.SETTLED,
+    Place.DELAYED,
+    Place.BLOCKED,
+    Place.INBOX,
+)
+
+
+class Ledger:
+    """
+    The messages of a consumer that are not settled.
+
+    Args:
+        prefetch: Maximum number of messages that wait.
+        isolation: Decides which message is handled alone.
+        ack_delay: Maximum time for which an acknowledgement may be pending, in seconds.
+
+    Attributes:
+        isolation: As the argument.
+        keys: Order of keys; None if the order is not kept.
+        waiting: Number of messages that have arrived, and are neither handled nor settled.
+        taken: Number of messages that the program handles.
+        half: Number of waiting messages up to which others are fetched.
+        acks: Messages whose acknowledgements are pending, in order.
+    """
+
+    def __init__(self, prefetch: int, isolation: Isolation, ack_delay: float) -> None:
+        self.isolation = isolation
+        self.keys: Keys | None = None
+        self.waiting = self.taken = 0
+        self.acks: list[Entry] = []
+        self._prefetch = prefetch
+        self.half = prefetch // 2
+        self._ack_delay = ack_delay
+        self._oldest_ack = 0.0
+        self._entries: dict[int, Entry] = {}  # by sequence
+        self._ready: deque[Entry] = deque()
+        self._suspects: deque[Entry] = deque()
+        self._connection = 0  # on which the first waiting message has arrived
+
+    # --- Arrival ------------------------------------------------------------------------------------------------------
+
+    def free_slots(self, now: float) -> int:
+        """Return the number of messages that may be fetched now."""
+        waiting, most, keys = self.waiting, self._prefetch, self.keys
+        is_one_by_one = self.isolation.is_one_by_one(now)
+        if keys is not None:
+            if not keys.is_complete:
+                return keys.free_slots(1 if is_one_by_one else most, now)
+            queued = len(self._ready) + len(self._suspects) + len(keys.inbox)
+            most = min(most, _BLOCKED_FACTOR * most - (waiting - queued))
+            waiting = queued
+        if is_one_by_one:
+            return 0 if waiting or self.isolation.is_one_alone(now) or most <= 0 else 1
+        return max(0, most - waiting) if waiting <= self.half else 0
+
+    def arrive(self, entry: Entry, now: float, connection: int = 0) -> Arrival:
+        """
+        Note a delivery.
+
+        Args:
+            entry: Its message, new for each delivery.
+            now: Time in seconds.
+            connection: Number of the connection on which it has arrived: a reconnect increments it.
+        """
+        sequence = entry.sequence
+        known = self._entries.get(sequence)
+        if self.keys is not None and self.keys.receive(entry, now, is_known=known is not None):
+            self._pend(entry, now)
+            return Arrival.SETTLED
+        if known is not None:
+            return self._arrive_again(known, entry, connection)
+        if not self.waiting:
+            self._connection = connection
+        self._entries[sequence] = entry
+        self.waiting += 1
+        self.isolation.receive(entry.arrival, now)
+        if self.keys is not None:
+            entry.place = _INBOX
+            self.keys.inbox.append(entry)
+        elif entry.arrival <= self.isolation.limit:
+            self._ready.append(entry)
+        else:
+            self._queue(entry, now)
+        return _NEW
+
+    def _arrive_again(self, known: Entry, entry: Entry, connection: int) -> Arrival:
+        """Note a redelivery after ``ack_wait``, or because the server was restarted, of a message in flight."""
+        is_counted = entry.deliveries > known.deliveries
+        known.replace(entry)
+        if known.place is _PENDING:
+            return Arrival.SETTLED
+        if not is_counted:
+            return Arrival.UNCOUNTED
+        # With keys, released messages would be delivered after newer ones of their keys.
+        is_late = known.place in (_READY, _SUSPECT) and self.keys is None and connection == self._connection
+        return Arrival.LATE if is_late and not self.isolation.is_permanent else Arrival.AGAIN
+
+    def _queue(self, entry: Entry, now: float) -> None:
+        """Queue a message, which may be taken now."""
+        if entry.arrival <= self.isolation.limit:
+            entry.place = _READY
+            self._ready.append(entry)
+            return
+        entry.place = _SUSPECT
+        if not self._suspects:
+            self.isolation.begin_to_wait(now)
+        self._suspects.append(entry)
+
+    # --- Handling -----------------------------------------------------------------------------------------------------
+
+    def take(self, now: float) -> Entry | None:
+        """Return the next message; None if none waits, or the next one must wait until others are settled."""
+        isolation = self.isolation
+        if isolation.alone is not None and isolation.is_one_alone(now):
+            return None
+        if self._ready:
+            entry = self._ready.popleft()
+        elif self._suspects and isolation.may_take(now, self.taken):
+            entry = self._suspects.popleft()
+            isolation.take(entry, now, self.taken)
+        else:
+            return None
+        entry.place = _TAKEN
+        entry.turn += 1
+        self.waiting -= 1
+        self.taken += 1
+        return entry
+
+    def pause(self, now: float) -> float | None:
+        """Return the seconds after which :meth:`take` may return a message without a further event; None if never."""
+        return self.isolation.pause(now, bool(self._suspects))
+
+    def put_back(self, entry: Entry) -> None:
+        """Put a taken message back to the front of the queue."""
+        if entry.place is not _TAKEN:
+            return
+        self.taken -= 1
+        self.waiting += 1
+        if self.isolation.end(entry):
+            entry.place = _SUSPECT
+            self._suspects.appendleft(entry)
+        else:
+            entry.place = _READY
+            self._ready.appendleft(entry)
+
+    def drop(self, entry: Entry, turn: int) -> bool:
+        """
+        Note that the program has dropped a delivery, and return whether it was not settled.
+
+        Args:
+            entry: Its message.
+            turn: Its turn.
+        """
+        if entry.place is not _TAKEN or entry.turn != turn:
+            return False
+        self._leave(entry)
+        entry.place = _DROPPED
+        return True
+
+    def withdraw(self) -> list[Entry]:
+        """Return all messages that wait, in order; they are not taken any more."""
+        waiting = self._waiting()
+        for entry in waiting:
+            self._leave(entry)
+            entry.place = _DROPPED
+        return waiting
+
+    def unhandled(self) -> list[Entry]:
+        """As :meth:`withdraw`; return also the other messages whose blocks were not entered."""
+        self.withdraw()
+        return [entry for entry in self.in_flight() if not entry.has_started]
+
+    def in_flight(self) -> list[Entry]:
+        """Return the messages that are not settled, in the order in which the server would redeliver them."""
+        return [entry for _, entry in sorted(self._entries.items()) if entry.place is not _PENDING]
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of all messages that the server does not know to be settled."""
+        return [*self._entries]
+
+    # --- Settlement ---------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, entry: Entry, now: float) -> bool:
+        """Settle a message by an acknowledgement, which is pending; return whether others may be taken therefore."""
+        if entry.place is _TAKEN:  # as in _leave()
+            self.taken -= 1
+        else:
+            self._leave(entry)
+        self._pend(entry, now)
+        if self.keys is None and not self._suspects and self.isolation.alone is None:
+            return False  # as _end() does
+        return self._end(entry, now)
+
+    def _pend(self, entry: Entry, now: float) -> None:
+        entry.place = _PENDING
+        if not self.acks:
+            self._oldest_ack = now
+        self.acks.append(entry)
+
+    def are_acks_due(self, now: float) -> bool:
+        """Return whether the pending acknowledgements have to be written: the first is old, or no message waits."""
+        return bool(self.acks) and (now - self._oldest_ack >= self._ack_delay or not self.waiting)
+
+    def settle_acks(self) -> None:
+        """Note that the pending acknowledgements were written."""
+        entries, keys = self._entries, self.keys
+        for entry in self.acks:
+            entry.place = _SETTLED
+            if entries.get(entry.sequence) is entry:
+                del entries[entry.sequence]
+            if keys is not None:
+                keys.remember(entry)
+        self.acks.clear()
+
+    def settle(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
+        """
+        Settle a message in another way; return whether others may be taken therefore.
+
+        Args:
+            entry: The message.
+            now: Time in seconds.
+            is_final: False if the server will deliver it again.
+        """
+        self._leave(entry)
+        entry.place = _SETTLED
+        self._entries.pop(entry.sequence, None)
+        if self.keys is not None and is_final:
+            self.keys.remember(entry)
+        return self._end(entry, now)
+
+    def delay(self, entry: Entry) -> None:
+        """With keys: begin the delay before the next attempt at a message, whose present one has failed."""
+        self._leave(entry)
+        self.isolation.end(entry)
+        entry.place = _DELAYED
+        entry.turn += 1
+        entry.retries += 1
+        self.waiting += 1
+
+    def end_delay(self, entry: Entry, now: float) -> None:
+        """End the delay of a message."""
+        if entry.place is _DELAYED:
+            entry.place = _BLOCKED
+            self._continue(entry, now)
+
+    def end_block(self, entry: Entry, turn: int, now: float) -> bool:
+        """
+        Note the end of a block; return whether others may be taken therefore.
+
+        Args:
+            entry: Its message.
+            turn: Turn of its delivery.
+            now: Time in seconds.
+        """
+        if entry.turn == turn and not entry.is_settled:
+            return False  # the block has not settled it
+        entry.has_started = False
+        if self.keys is None:
+            return False
+        return self._continue(entry, now)
+
+    def _leave(self, entry: Entry) -> None:
+        """Remove a message from its place."""
+        place = entry.place
+        if place is _TAKEN:
+            self.taken -= 1
+        elif place in _WAITING:
+            self.waiting -= 1
+            if place is _READY:
+                self._ready.remove(entry)
+            elif place is _SUSPECT:
+                self._suspects.remove(entry)
+            elif place is _INBOX and self.keys is not None and entry in self.keys.inbox:
+                self.keys.inbox.remove(entry)
+
+    def _end(self, entry: Entry, now: float) -> bool:
+        """After the handling of a message, return whether others may be taken."""
+        is_next = self.keys is not None and not entry.has_started and self._continue(entry, now)
+        if self.isolation.alone is not None:
+            return self.isolation.end(entry) or is_next
+        return is_next or bool(self._suspects and not self.taken)
+
+    # --- Keys ---------------------------------------------------------------------------------------------------------
+
+    def keep_order(self, keys: Keys) -> list[Entry]:
+        """Keep the order of keys from now on; return the messages that are taken, whose keys are not known."""
+        self.keys = keys
+        keys.inbox.extend(self._waiting())
+        for entry in keys.inbox:
+            entry.place = _INBOX
+        self._ready.clear()
+        self._suspects.clear()
+        return [entry for entry in self._entries.values() if entry.place is _TAKEN]
+
+    def end_order(self, now: float) -> None:
+        """Keep no order from now on; all messages that wait may be taken."""
+        self.keys = None
+        waiting = self._waiting()
+        self._ready.clear()
+        self._suspects.clear()
+        for entry in waiting:
+            self._queue(entry, now)
+
+    def admit(self, entry: Entry, key: Hashable, now: float) -> None:
+        """
+        Note the key of a message, which may be taken if it is the first one of its key.
+
+        Raises:
+            TypeError: The key is not hashable.
+        """
+        assert self.keys is not None
+        is_first = self.keys.order.add(entry.sequence, key)
+        entry.has_key = True
+        if entry.place is not _INBOX:  # it is being handled
+            return
+        self.keys.inbox.remove(entry)
+        entry.place = _BLOCKED
+        if is_first:
+            self._queue(entry, now)
+
+    def _continue(self, entry: Entry, now: float) -> bool:
+        """Queue the next message of a key, or the same one again; return whether one was queued."""
+        keys = self.keys
+        if keys is None:
+            return False
+        if entry.is_settled:
+            following = self._entries.get(keys.order.finish(entry.sequence) or 0)
+            if following is None or following.place is not _BLOCKED:
+                return False
+            self._queue(following, now)
+        elif entry.has_started or entry.place is not _BLOCKED:
+            return False
+        elif entry.has_key:
+            self._queue(entry, now)
+        else:
+            entry.place = _INBOX
+            keys.inbox.insert(0, entry)
+        return True
+
+    def _waiting(self) -> list[Entry]:
+        return [entry for _, entry in sorted(self._entries.items()) if entry.place in _WAITING]
+
+
+_WAITING: Final = frozenset({_INBOX, _BLOCKED, _READY, _SUSPECT, _DELAYED})

@@ -1,0 +1,297 @@
+"""Decode the messages of a consumer, and settle those that no handler gets."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from ...codec.attributes import ExtensionTypes
+from ...codec.binary import Dialect
+from ...codec.binding import DialectName, Mode, from_nats_message
+from ...codec.event import DecodedEvent, NotDelivered
+from ...codec.mode import MARKERS, ContentMode, detect_mode
+from ...errors import DecodeError, DeliveryError, ErrorCode
+from ...extensions.expiry import is_expired
+from ...message import UnreadableHeaders
+from ...redelivery import Action, Decision, Outcome, decide
+from ...schemas import Validator
+from .._claim_check import ClaimCheck
+from .._util.supervising import call_plain
+from ..core._raw_decoder import raw_decoder
+from ..reading._stored_messages import as_message
+from ._attempt import nats_message
+from ._dead_letters import original
+from ._delivery import Delivery
+from ._entry import Entry
+from ._ledger import Ledger
+from ._record import Recorder
+from ._settle import Settler
+
+_SIZE: Final = "Nats-Msg-Size"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How messages are decoded: the arguments of :func:`ce_nats.from_nats_message`."""
+
+    mode: Mode | None = None
+    dialect: DialectName = Dialect.SPEC
+    parse_data: bool = True
+    extension_types: ExtensionTypes | None = None
+
+    def of_raw(self) -> Callable[[bytes, bytes | None], DecodedEvent]:
+        """
+        Return the decoder of payloads and header blocks.
+
+        Raises:
+            ValueError, TypeError: As :func:`ce_nats.from_nats_message` does.
+        """
+        return raw_decoder(
+            mode=self.mode,
+            dialect=self.dialect,
+            parse_data=self.parse_data,
+            extension_types=self.extension_types,
+        )
+
+    def of_message(self, message: Any) -> DecodedEvent:
+        """
+        Decode a message.
+
+        Raises:
+            DecodeError: As :func:`ce_nats.from_nats_message` does.
+        """
+        return from_nats_message(
+            message,
+            mode=self.mode,
+            dialect=self.dialect,
+            parse_data=self.parse_data,
+            extension_types=self.extension_types,
+        )
+
+
+class HeadersOnly:
+    """
+    Decodes the messages of a consumer with ``headers_only``.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        reading: How messages are decoded.
+    """
+
+    def __init__(self, js: JetStreamContext, stream: str, reading: Reading) -> None:
+        self._js = js
+        self._stream = stream
+        self._reading = reading
+
+    async def decode(self, message: Msg) -> DecodedEvent:
+        """
+        Decode a message; a structured event is read from the stream, with its data.
+
+        Raises:
+            DecodeError: As :func:`ce_nats.from_nats_message` does.
+            DeliveryError: The event cannot be read now.
+        """
+        size = _size(message)
+        if is_marker(message):
+            return self._reading.of_message(message)
+        try:
+            mode = self._reading.mode or detect_mode(message)
+        except DecodeError:
+            mode = ContentMode.STRUCTURED  # or not an event, which depends on the payload
+        if mode == ContentMode.STRUCTURED and size:
+            stored = await original(self._js, message)
+            if stored is not None:
+                return self._reading.of_message(as_message(stored, self._stream))
+        event = self._reading.of_message(message)
+        if not size:
+            return event
+        return DecodedEvent(event._attributes, NotDelivered(size), is_json=event.is_json)
+
+
+class Preparation:
+    """
+    Makes deliveries of messages.
+
+    Args:
+        decode: Decodes payload and header block.
+        settler: Settles messages that no handler gets.
+        ledger: The messages.
+        recorder: Records which message is handled alone.
+        validator: Checks each event, or None.
+        claim_check: Store of data that events refer to, or None.
+        parse_data: Whether this data is parsed.
+        expiry_leeway: Seconds after ``expirytime`` in which an event is still handled; None does not skip any.
+        headers_only: Decoder for a consumer with ``headers_only``, else None.
+        max_alone: Number of times that a message is handled alone before it is given up.
+
+    Attributes:
+        decode: As the argument.
+        resolve: Reads data that an event refers to, or None.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[bytes, bytes | None], DecodedEvent],
+        settler: Settler,
+        ledger: Ledger,
+        recorder: Recorder,
+        *,
+        validator: Validator | None,
+        claim_check: ClaimCheck | None,
+        parse_data: bool,
+        expiry_leeway: float | None,
+        headers_only: HeadersOnly | None,
+        max_alone: int,
+    ) -> None:
+        self.decode = decode
+        self.resolve = None if claim_check is None else partial(claim_check.resolve, parse_data=parse_data)
+        self._settler = settler
+        self._ledger = ledger
+        self._recorder = recorder
+        self._validator = validator
+        self._expiry_leeway = expiry_leeway
+        self._headers_only = headers_only
+        self._max_alone = max_alone
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a message only has to be decoded."""
+        return self._headers_only is None and self._validator is None and self._expiry_leeway is None
+
+    async def prepare(self, entry: Entry) -> Delivery | None:
+        """
+        Decode a message that was taken. Return its delivery; None if it was settled, because no handler gets it.
+
+        If the caller is cancelled meanwhile, the message is put back.
+        """
+        try:
+            delivery = await self.read(entry)
+            if delivery is None or not await self._is_wanted(delivery):
+                return None
+            decision = decide(Outcome.RECEIVED, entry.arrival, self._settler.policy)
+            if await self._may_handle(delivery, decision):
+                return delivery
+            text = f"the process ended while it was handled: {entry.arrival} deliveries, and none had an outcome"
+            delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
+            await self._settler.settle_quietly(delivery, decision, delivery.error)
+        except asyncio.CancelledError:
+            self._ledger.put_back(entry)
+            raise
+        return None
+
+    async def read(self, entry: Entry) -> Delivery | None:
+        """Decode a message, and return its delivery; settle it, and return None, if that fails."""
+        try:
+            return await self.delivery_of(entry)
+        except DecodeError as error:
+            await self.settle_undecodable(entry, error)
+        except DeliveryError as error:
+            delivery = Delivery(self._settler, entry, None)
+            delivery.error = error
+            self._settler.reporter.report(error, delivery)
+            # Not by the policy: the message was not handled, whatever its number of deliveries.
+            retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
+            await self._settler.settle_quietly(delivery, retry, error)
+        return None
+
+    async def delivery_of(self, entry: Entry) -> Delivery:
+        """
+        Decode a message, unless that was done before, and return its delivery.
+
+        Raises:
+            DecodeError: It has no event.
+            DeliveryError: The event cannot be read now.
+        """
+        if entry.event is None:
+            if self._headers_only is not None:
+                entry.event = await self._headers_only.decode(nats_message(self._settler.nc, entry))
+            else:
+                if not entry.raw[0].isascii():
+                    _check_subject(nats_message(self._settler.nc, entry))
+                entry.event = self.decode(entry.raw[2], entry.raw[3])
+        return Delivery(self._settler, entry, entry.event, self.resolve)
+
+    async def settle_undecodable(self, entry: Entry, error: DecodeError) -> None:
+        """Settle a message that has no event."""
+        delivery = Delivery(self._settler, entry, None)
+        delivery.error = error
+        outcome = Outcome.MARKER if is_marker(delivery.message) else Outcome.UNDECODABLE
+        await self._settler.settle_quietly(delivery, outcome, error)
+
+    async def _is_wanted(self, delivery: Delivery) -> bool:
+        """Return whether an event is neither expired nor invalid; settle its message if it is."""
+        if self._expiry_leeway is not None and _is_expired(delivery.event, self._expiry_leeway):
+            await self._settler.settle_quietly(delivery, Outcome.EXPIRED)
+            return False
+        if self._validator is None:
+            return True
+        try:
+            call_plain("validate", self._validator.check, await delivery.resolve())
+        except Exception as error:
+            outcome = delivery._outcome(error)
+            if outcome is Outcome.REJECTED and isinstance(error, DecodeError):
+                delivery.error = error
+            else:
+                self._settler.reporter.report(error, delivery)
+            await self._settler.settle_quietly(delivery, outcome, error)
+            return False
+        return True
+
+    async def _may_handle(self, delivery: Delivery, decision: Decision) -> bool:
+        """
+        Record that a suspect is handled alone. Return False if it has ended processes too often.
+
+        Its number of deliveries alone proves nothing: it also counts processes that never called a handler.
+        """
+        if not self._ledger.isolation.is_alone(delivery._entry):
+            return True
+        has_limit = decision.action is not Action.HANDLE
+        try:
+            return await self._recorder.begin(delivery.sequence, self._max_alone if has_limit else math.inf)
+        except DeliveryError as error:
+            if has_limit:
+                text = (
+                    f"it was delivered {delivery.deliveries} times, and is handled again, because the consumer cannot "
+                    f"record whether its handler ends the process: {error.message}"
+                )
+                self._settler.reporter.report(DeliveryError(error.code, text), delivery)
+            return True
+
+
+def _check_subject(message: Msg) -> None:
+    """
+    Check that the subject of a message is text.
+
+    Raises:
+        DecodeError: ``invalid-utf8``.
+    """
+    headers: object = message.headers
+    if isinstance(headers, UnreadableHeaders) and headers.error.code is ErrorCode.INVALID_UTF8:
+        raise headers.error
+
+
+def is_marker(message: Msg) -> bool:
+    """Return whether a message is a tombstone of a key-value bucket, which has no event."""
+    headers: dict[str, Any] = message.headers or {}
+    return not message.data and any(name in headers for name in MARKERS)
+
+
+def _size(message: Msg) -> int:
+    """Return the number of bytes that were not delivered; clients can also send the server's header for it."""
+    text = (message.headers or {}).get(_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _is_expired(event: DecodedEvent, leeway: float) -> bool:
+    try:
+        return is_expired(event, leeway=leeway)
+    except DecodeError:  # expirytime is not a timestamp
+        return False
