@@ -9,9 +9,9 @@ This folder can be deleted: the codec is then slower, with the same results. It 
 trades clarity for speed, and uses three techniques:
 
 - *Caches* (``_values``). A ``source`` or ``type`` that repeats is checked once. The caches are bounded.
-- *One function for each sequence of names* (``_compile``). It is compiled from generated source text, as in
-  ``dataclasses``, after the sequence occurred several times; it handles the names one after the other, without a loop.
-  Closures in place of it take a fifth longer.
+- *One function for each sequence of names* (``_compile``, ``_frames``). It is compiled from generated source text,
+  as in ``dataclasses``, after the sequence occurred several times; it handles the names one after the other, without a
+  loop. Closures in place of it take a fifth longer.
 - *One check of many values*, by functions in C that were written for another purpose.
 
 This function encodes the headers of events with the four required attributes. ``source_texts`` and ``type_texts`` are
