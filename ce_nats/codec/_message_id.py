@@ -17,7 +17,12 @@ def dedup_text(source: str, identifier: str) -> str:
     # An object of another class can be equal to a cached source. Ids are not cached: each event has another one.
     first = source_parts[source] if source.__class__ is str else _part(source)
     text = f"{first}|{_part(identifier)}"
-    return text if len(text) <= MAX_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+    return text if len(text) <= MAX_LENGTH else hashed(text)
+
+
+def hashed(text: str) -> str:
+    """Return the message id in place of one that is too long."""
+    return f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
 
 
 def _part(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ...message import MSG_ID
 from .. import data, media_type
 from .._bounded_cache import BoundedCache, Names
-from .._message_id import MAX_LENGTH, source_parts
+from .._message_id import MAX_LENGTH, hashed, source_parts
 from ..attributes import are_valid_names
 from ..event import EventLike, attributes_data_and_presence
 from ..media_type import DataKind
@@ -74,9 +74,10 @@ def block_encoder_source(names: Sequence[str], *, has_message_id: bool) -> str:
     fields |= {"ce-source": "{source}", "ce-specversion": "1.0"}
     if has_message_id:
         lines += [
-            f'message_id = f"{{source_parts[{place["source"]}]}}|{{{place["id"]}}}"',
-            f'if "|" in {place["id"]} or len(message_id) > {MAX_LENGTH}:',
-            "    raise NotHandled",
+            f"identifier = {place['id']}.replace('|', '%7C')",
+            f'message_id = f"{{source_parts[{place["source"]}]}}|{{identifier}}"',
+            f"if len(message_id) > {MAX_LENGTH}:",
+            "    message_id = hashed(message_id)",
         ]
         fields[MSG_ID] = "{message_id}"
     block = "".join(f"{name}: {value}\\r\\n" for name, value in fields.items())
@@ -86,7 +87,9 @@ def block_encoder_source(names: Sequence[str], *, has_message_id: bool) -> str:
 def _encoder(names: Names, *, has_message_id: bool) -> Converter:
     if not are_valid_names(names):
         return decline
-    return compiled(block_encoder_source(names, has_message_id=has_message_id), {"source_parts": source_parts})
+    return compiled(
+        block_encoder_source(names, has_message_id=has_message_id), {"source_parts": source_parts, "hashed": hashed}
+    )
 
 
 blocks_with_id: Final = CompiledConverters(lambda names: _encoder(names, has_message_id=True))
