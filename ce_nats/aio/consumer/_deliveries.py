@@ -95,6 +95,10 @@ class Deliveries:
                 await running.wait(ledger.pause(now))
         return None
 
+    async def confirmed(self) -> None:
+        """Wait until each acknowledgement is confirmed, if it has to be, or has failed."""
+        await self._settler.confirmed()
+
     def _note_taken(self, now: float) -> None:
         """After a message was taken, write acknowledgements and request more messages if it is time."""
         ledger = self._ledger

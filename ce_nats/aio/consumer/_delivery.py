@@ -143,7 +143,7 @@ class Delivery(Attempt):
 
     def _end_block(self) -> bool:
         """Acknowledge the message after its block, if that needs nothing else; return whether it was settled."""
-        return self._settler.acknowledge(self)
+        return self._settler.acknowledge(self, waits=False)
 
     async def _settle_block(self, error: BaseException | None) -> None:
         """
@@ -155,7 +155,7 @@ class Delivery(Attempt):
         Raises:
             DeliveryError: As :meth:`nak` does.
         """
-        if error is None and self._end_block():
+        if error is None and self._settler.acknowledge(self, waits=True):
             return
         handling, settler = self._handling, self._settler
         try:

@@ -86,6 +86,7 @@ class Workers:
             await asyncio.gather(*self._workers, return_exceptions=True)
             overdue.cancel()
             await asyncio.gather(overdue, return_exceptions=True)
+            await self._deliveries.confirmed()
 
     def _check(self, ended: asyncio.Future[None], worker: _Worker) -> None:
         """After the last worker, or the first one that failed, end the run."""

@@ -46,6 +46,7 @@ from .._util.checks import check_config, check_count, check_handler, check_hook,
 from .._util.supervising import supervise
 from ._acks import AckWriter
 from ._binding import Binding
+from ._confirm import Confirmations
 from ._deliveries import Deliveries
 from ._delivery import Delivery
 from ._entry import Arrival, Entry
@@ -98,6 +99,7 @@ class _Parts:
         ledger: Where is each message?
         acks: Writes acknowledgements, and extends ack deadlines.
         fetcher: Requests messages.
+        confirmations: Acknowledgements that the server confirms; None if they are only written.
         settler: Settles messages.
         preparation: Decodes messages.
         deliveries: Takes messages one after the other.
@@ -106,6 +108,7 @@ class _Parts:
     ledger: Ledger
     acks: AckWriter
     fetcher: Fetcher
+    confirmations: Confirmations | None
     settler: Settler
     preparation: Preparation
     deliveries: Deliveries
@@ -132,12 +135,13 @@ class _Parts:
         ledger = Ledger(options.prefetch, isolation, options.ack_delay)
         acks = AckWriter(nc, ledger, running, reporter, options.ack_delay)
         fetcher = Fetcher(nc, binding, ledger, acks, running, deliver)
+        confirmations = Confirmations(js, running) if options.double_ack else None
         settler = Settler(
             js,
             binding.name,
             policy=policy,
             dead_letter=dead_letter,
-            double_ack=options.double_ack,
+            confirmations=confirmations,
             ledger=ledger,
             acks=acks,
             running=running,
@@ -161,6 +165,7 @@ class _Parts:
             ledger,
             acks,
             fetcher,
+            confirmations,
             settler,
             preparation,
             Deliveries(ledger, acks, fetcher, settler, preparation, running),
@@ -200,7 +205,9 @@ class PullConsumer:
         backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, by default with a random half, or
             a sequence of delays in seconds, which are used unchanged.
         prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
-        double_ack: True waits until the server confirms each acknowledgement.
+        double_ack: True waits until the server confirms each acknowledgement. :meth:`run` without a key continues with
+            other messages meanwhile, at most 256; it reports acknowledgements that are not confirmed in time, and
+            returns after the last one.
         ack_delay: Maximum time in seconds for which acknowledgements are collected, to be written together. If the
             process is killed meanwhile, their messages are handled again. 0 writes each one at once. They never wait
             when no other message does.
@@ -320,6 +327,8 @@ class PullConsumer:
         self._parts = parts = self._assemble(state)
         ConnectionWatch.of(parts.settler.nc).add(self._on_denial)
         parts.acks.open(min(self._binding.waits) / 3)
+        if parts.confirmations is not None:
+            await parts.confirmations.open()
         await parts.fetcher.open()
         return self
 
@@ -361,6 +370,8 @@ class PullConsumer:
             if self._identifying is not None:
                 self._identifying.cancel()
             await parts.acks.end()
+            if parts.confirmations is not None:
+                await parts.confirmations.close()
 
     def stop(self) -> None:
         """

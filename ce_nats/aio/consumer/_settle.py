@@ -6,21 +6,22 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import nats.errors
 from nats.js import JetStreamContext
 
-from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
+from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, text_of
 from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
 from .._natspy import api_timeout, client_of, mark_acked
 from .._observer import MessageOutcome, Observer, OutcomeKind
-from .._permissions import answered
 from .._util.pausing import random_number
 from ..core._publish import round_trip
 from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
+from ._confirm import Confirmations
 from ._dead_letters import store
 from ._entry import Entry, Place
 from ._ledger import Ledger
@@ -40,7 +41,7 @@ class Settler:
         consumer: Name of the consumer.
         policy: Number of deliveries, and delays between them.
         dead_letter: Subject for dead letters, or None.
-        double_ack: Wait until the server confirms each acknowledgement.
+        confirmations: Acknowledgements that the server confirms; None if they are only written.
         ledger: The messages.
         acks: Writes acknowledgements.
         running: State of the consumer.
@@ -61,7 +62,7 @@ class Settler:
         *,
         policy: RetryPolicy,
         dead_letter: str | None,
-        double_ack: bool,
+        confirmations: Confirmations | None,
         ledger: Ledger,
         acks: AckWriter,
         running: Running,
@@ -75,13 +76,12 @@ class Settler:
         self._js = js
         self._consumer = consumer
         self._dead_letter = dead_letter
-        self._double_ack = double_ack
+        self._confirmations = confirmations
         self._ledger = ledger
         self._acks = acks
         self._running = running
         self._recorder = recorder
         self._observer = observer
-        self._is_plain = observer is None and not double_ack  # an acknowledgement is only written
         self._loop = asyncio.get_running_loop()
 
     # --- Blocks -------------------------------------------------------------------------------------------------------
@@ -122,24 +122,48 @@ class Settler:
         """Return the policy's delay before the redelivery, in seconds."""
         return self.policy.delay(attempt.deliveries, random_number())
 
-    def acknowledge(self, attempt: Attempt) -> bool:
-        """Acknowledge a message after its block, if that needs nothing else; return whether it was settled."""
+    def acknowledge(self, attempt: Attempt, *, waits: bool) -> bool:
+        """
+        Acknowledge a message after its block, if that needs nothing else; return whether it was settled.
+
+        Args:
+            attempt: The attempt.
+            waits: Whether the block waits until the acknowledgement is confirmed, if it has to be; otherwise a failure
+                is reported.
+        """
         entry, ledger = attempt._entry, self._ledger
         if (
             entry.place is not _TAKEN
             or entry.turn != attempt._turn
             or entry.message is not None
-            or not self._is_plain
+            or self._observer is not None
             or ledger.keys is not None
             or not self.nc.is_connected
         ):
             return False
+        confirmations = self._confirmations
+        if confirmations is not None and (waits or not confirmations.has_room):
+            return False
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
+        if confirmations is not None:
+            self._leave(entry)
+            confirmations.request(entry).add_done_callback(partial(self._report_unconfirmed, attempt))
+            return True
         if ledger.acknowledge(entry, time.monotonic()):
             self._running.wake()
         self._acks.schedule()
         return True
+
+    def _report_unconfirmed(self, attempt: Attempt, result: asyncio.Future[None]) -> None:
+        if not result.cancelled() and (error := result.exception()) is not None:
+            assert isinstance(error, DeliveryError)
+            self.reporter.report(error, attempt)
+
+    async def confirmed(self) -> None:
+        """Wait until each acknowledgement is confirmed, or has failed."""
+        if self._confirmations is not None:
+            await self._confirmations.confirmed()
 
     async def settle(
         self,
@@ -226,9 +250,9 @@ class Settler:
         if decision.action is Action.DEAD_LETTER:
             self._leave(entry)
             return self._acks.write(entry, b"+TERM")
-        if self._double_ack:
+        if self._confirmations is not None:
             self._leave(entry)
-            return self._ack_and_wait(entry)
+            return self._ack_and_wait(entry, self._confirmations)
         return self._ack(entry)
 
     async def _ack(self, entry: Entry) -> None:
@@ -246,14 +270,8 @@ class Settler:
             self._running.wake()
         self._acks.schedule()
 
-    async def _ack_and_wait(self, entry: Entry) -> None:
-        reply = entry.raw[1].decode()
-        try:
-            await answered(self.nc, reply, lambda: self.nc.request(reply, timeout=api_timeout(self._js)))
-        except DeliveryError as error:
-            if error.code is ErrorCode.PERMISSION_DENIED:
-                self._running.fail(error)
-            raise
+    async def _ack_and_wait(self, entry: Entry, confirmations: Confirmations) -> None:
+        await confirmations.request(entry)
 
     def _leave(self, entry: Entry, *, is_final: bool = True) -> None:
         """Remove a message from the ledger."""
