@@ -25,7 +25,9 @@ _match_line: Final = re.compile(
 _OPERATIONS: Final = frozenset((b"MSG", b"HMSG"))
 # First bytes of MSG and HMSG; no other operation of a server begins with them.
 _M_OR_H: Final = b"MH"
+_CR: Final = ord("\r")
 _WORDS: Final = 6  # of HMSG with a reply subject
+_MIN_WORDS: Final = 4  # of MSG without a reply subject
 _NO_WORDS: Final = [b""]
 # A line without an end is an error beyond this length. Servers limit lines of clients to 4,096 bytes by default.
 _MAX_LINE: Final = 64 * 2**10
@@ -124,6 +126,8 @@ class FrameSplitter:
                 at = line.end() + int(length) + 2
                 if at > size:
                     at = self._pass_message(line.end(), int(length) + 2, size)
+                else:
+                    at = _skip_messages(data, at, sid)
             elif self._is_complete(data, line.end(), int(headers or 0), int(length)):
                 if passed < at:
                     rest.append(data[passed:at])
@@ -187,7 +191,8 @@ def _take_messages(data: bytes, at: int, line: re.Match[bytes], wanted: list[Raw
         add((words[1], words[3], data[middle:end], data[start:middle] or None))
         at = end + 2
         start = find(b"\n", at) + 1
-        words = data[at : start - 2].split(b" ") if 0 < start < at + _MAX_PLAIN_LINE else _NO_WORDS
+        is_plain = 0 < start < at + _MAX_PLAIN_LINE and data[start - 2] == _CR
+        words = data[at : start - 2].split(b" ") if is_plain else _NO_WORDS
         if words[0] == b"MSG":
             words.insert(-1, b"0")
         if len(words) == _WORDS - 1:
@@ -201,3 +206,19 @@ def _take_messages(data: bytes, at: int, line: re.Match[bytes], wanted: list[Raw
             and words[5].isdigit()
         ):
             return at
+
+
+def _skip_messages(data: bytes, at: int, sid: bytes) -> int:
+    """Return the index after the plain messages of a subscription that begin at an index, after another message."""
+    find, size = data.find, len(data)
+    while True:
+        start = find(b"\n", at) + 1
+        if not 0 < start < at + _MAX_PLAIN_LINE or data[start - 2] != _CR:
+            return at
+        words = data[at : start - 2].split(b" ")
+        if len(words) < _MIN_WORDS or words[2] != sid or words[0] not in _OPERATIONS or not words[-1].isdigit():
+            return at
+        end = start + int(words[-1]) + 2
+        if end > size:
+            return at
+        at = end

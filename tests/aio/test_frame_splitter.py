@@ -188,6 +188,19 @@ def test_malformed_messages_end_reading(line, before):
         assert is_malformed
 
 
+@pytest.mark.parametrize("line", [b"MSG a 1 20\n", b"HMSG a 1 r 1 20\n", b"MSG a 1 2\r", b"MSG a 1 2\r\r\n"])
+def test_end_of_a_line_is_checked_after_other_messages(line):
+    stream = b"MSG a 1 1\r\n1\r\n" + line + b"12\r\n" + bytes(16) + b"\r\n"
+    for chunks in ([stream], [stream[at : at + 1] for at in range(len(stream))]):
+        assert split(chunks) == ({b"1": [(b"a", b"", b"1", None)]}, b"", True)
+
+
+def test_invalid_line_of_another_subscription_is_not_skipped():
+    """nats-py would wait for the end of the line."""
+    stream = b"MSG a 2 1\r\n1\r\nMSG a 2 20\n" + b"MSG a 1 1\r\n1\r\n" * 2
+    assert split([stream]) == ({}, b"MSG a 2 1\r\n1\r\n", True)
+
+
 def test_malformed_size_of_headers_is_passed_on_for_other_subscriptions():
     """The size of the message is known; nats-py decides about the rest."""
     frame = b"HMSG a 2 3 2\r\n12\r\n"
