@@ -217,6 +217,9 @@ class MessageQueue:
     Here waiting and taking are separate: :meth:`wait` takes nothing, and :meth:`take` does not wait. Limits, counts,
     ``drain()`` and ``unsubscribe()`` are those of nats-py.
 
+    The messages of :meth:`subscribe` are raw. nats-py's own functions, such as ``next_msg()``, return its messages
+    also for such a subscription.
+
     Args:
         subscription: A subscription without a callback.
     """
@@ -224,16 +227,17 @@ class MessageQueue:
     def __init__(self, subscription: Subscription) -> None:
         iterator = _get(subscription, "_message_iterator")
         self._subscription = _get(iterator, "_sub")  # of a PushSubscription: the one inside of it
-        self._messages: asyncio.Queue[Msg] = _get(subscription, "_pending_queue")
+        self._messages: asyncio.Queue[Msg | RawMessage] = _get(subscription, "_pending_queue")
         self._ended: asyncio.Future[bool] = _get(iterator, "_unsubscribed_future")
         self.end: Callable[[], None] = _get(iterator, "_cancel")
         self._waiting: dict[asyncio.Future[None], None] = {}
-        for name in ("_max_msgs", "_received", "_pending_size"):
+        for name in ("_max_msgs", "_received", "_pending_size", "_pending_bytes_limit"):
             _get(self._subscription, name)
         self._ended.add_done_callback(self._wake_all)
-        # asyncio's classes of queues override this method, too.
-        self._put = _get(self._messages, "_put")
+        # asyncio's classes of queues override these methods, too.
+        self._put, self._pop = _get(self._messages, "_put"), _get(self._messages, "_get")
         _set(self._messages, "_put", self._put_and_wake)
+        _set(self._messages, "_get", self._pop_for_nats_py)
 
     @classmethod
     def of(cls, subscription: Subscription) -> MessageQueue:
@@ -241,22 +245,71 @@ class MessageQueue:
         owner = getattr(_get(_get(subscription, "_pending_queue"), "_put"), "__self__", None)
         return owner if isinstance(owner, cls) else cls(subscription)
 
+    @classmethod
+    async def subscribe(cls, nc: Client, subject: str, *, queue: str = "") -> Subscription:
+        """
+        Subscribe; the messages in the queue of the subscription are raw.
+
+        Args:
+            nc: An open connection.
+            subject: Subject, wildcards allowed.
+            queue: Queue group.
+
+        Raises:
+            nats.errors.Error: As ``nc.subscribe()`` does.
+        """
+        sid, subscriptions = _get(nc, "_sid") + 1, _get(nc, "_subs")
+
+        def receive(messages: list[RawMessage]) -> None:
+            subscription = subscriptions.get(sid)
+            if subscription is not None:  # else the program has unsubscribed
+                cls.of(subscription)._receive(messages)
+
+        subscription = await subscribe_raw(nc, subject, receive, queue=queue)
+        cls.of(subscription)._ended.add_done_callback(lambda _: receive_raw(nc, sid, None))
+        return subscription
+
     @property
     def has_ended(self) -> bool:
         """Whether the program has unsubscribed or drained, the connection is closed, or :meth:`end` was called."""
         return self._ended.done()
 
-    def take(self) -> Msg | None:
+    def take(self) -> Msg | RawMessage | None:
         """Return the next message, or None. The last messages are also returned after the end."""
         if self._messages.empty():
             return None
-        message = self._messages.get_nowait()
+        message: Msg | RawMessage = self._pop()
         self._messages.task_done()
         subscription = self._subscription
-        subscription._pending_size -= len(message.data)
+        subscription._pending_size -= len(message[2] if isinstance(message, tuple) else message.data)
         if 0 < subscription._max_msgs <= subscription._received:
             self.end()
         return message
+
+    def _receive(self, messages: list[RawMessage]) -> None:
+        """Queue raw messages; drop those beyond the limits of the subscription, as nats-py does."""
+        subscription, put = self._subscription, self._messages.put_nowait
+        limit = subscription._pending_bytes_limit
+        dropped: list[RawMessage] = []
+        for message in messages:
+            size = len(message[2])
+            if 0 < limit <= subscription._pending_size + size:
+                dropped.append(message)
+                continue
+            try:
+                put(message)
+            except asyncio.QueueFull:
+                dropped.append(message)
+            else:
+                subscription._pending_size += size
+        if dropped:
+            _report_slow_consumer(subscription, dropped)
+
+    def _pop_for_nats_py(self) -> Msg:
+        message: Msg | RawMessage = self._pop()
+        if not isinstance(message, tuple):
+            return message
+        return message_of(client_of(self._subscription), subscription_id(self._subscription), message)
 
     async def wait(self) -> None:
         """Wait until there may be a message, or the end; may be cancelled."""
@@ -273,7 +326,7 @@ class MessageQueue:
                 self._wake_next()  # instead of this one, which was woken before it was cancelled
             raise
 
-    def _put_and_wake(self, message: Msg) -> None:
+    def _put_and_wake(self, message: Msg | RawMessage) -> None:
         self._put(message)
         if self._waiting:
             self._wake_next()
@@ -291,6 +344,28 @@ class MessageQueue:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiting.clear()
+
+
+# References to tasks that report errors: the event loop has none.
+_reports: Final[set[asyncio.Task[None]]] = set()
+
+
+def _report_slow_consumer(subscription: Subscription, dropped: list[RawMessage]) -> None:
+    """Call the callback for errors for each dropped message, as nats-py does."""
+    nc, sid = client_of(subscription), subscription_id(subscription)
+
+    async def report() -> None:
+        for message in dropped:
+            subject, reply = (text.decode("utf-8", "replace") for text in message[:2])
+            error = nats.errors.SlowConsumerError(subject=subject, reply=reply, sid=sid, sub=subscription)
+            try:
+                await error_callback(nc)(error)
+            except Exception:
+                _log.exception("error_cb failed")
+
+    task = asyncio.get_running_loop().create_task(report())
+    _reports.add(task)
+    task.add_done_callback(_reports.discard)
 
 
 # --- Callbacks --------------------------------------------------------------------------------------------------------

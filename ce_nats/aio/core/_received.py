@@ -8,12 +8,14 @@ All received messages have the same members: ``event``, ``error``, ``message``, 
 
 from __future__ import annotations
 
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ...codec.event import DecodedEvent
 from ...errors import CeNatsError, DecodeError
 from ...message import header_pairs
 from ...wire._ack_subject import AckSubject, parse_ack_subject
+from .._natspy import RawMessage, message_of
 
 
 class Received:
@@ -86,3 +88,40 @@ class Received:
 
     def __repr__(self) -> str:
         return f"Received({self.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"
+
+
+class RawReceived(Received):
+    """
+    A received message whose ``message`` is created from the raw message when it is first read.
+
+    Args:
+        nc: The connection.
+        sid: Number of the subscription.
+        raw: The message as received.
+        event: As for :class:`Received`.
+        error: As for :class:`Received`.
+    """
+
+    __slots__ = ("_message", "_nc", "_raw", "_sid")
+
+    def __init__(
+        self, nc: Client, sid: int, raw: RawMessage, event: DecodedEvent | None, error: CeNatsError | None = None
+    ) -> None:
+        self._nc = nc
+        self._sid = sid
+        self._raw = raw
+        self._message: Msg | None = None
+        self._event = event
+        self.error = error
+
+    @property
+    def message(self) -> Msg:  # type: ignore[override]
+        """Message of nats-py: subject, reply, headers and payload as received."""
+        if self._message is None:
+            self._message = message_of(self._nc, self._sid, self._raw)
+        return self._message
+
+    @property
+    def subject(self) -> str:
+        """Subject that the message was published to."""
+        return self._raw[0].decode("utf-8", "replace")

@@ -5,8 +5,10 @@ Each message yields one :class:`~ce_nats.aio.Received`, also if it is not a Clou
 skips the message, and the program decides what to do with message and error. Only status messages of the server are
 skipped.
 
-nats-py changes headers before they arrive here: it keeps only the last value of a repeated name, replaces bytes that
-are not UTF-8 by U+FFFD, and drops malformed header lines. (``ce_nats.aio.jetstream.read_stream`` returns all of them.)
+:func:`subscribe` decodes the header block as received: a repeated attribute and a malformed header line are errors, and
+headers that are not of CloudEvents may have bytes that are not UTF-8. For a subscription of the caller, :func:`events`,
+nats-py changes headers before: it keeps only the last value of a repeated name, replaces bytes that are not UTF-8 by
+U+FFFD, and drops malformed header lines. So it does with ``received.message`` of both.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -29,20 +31,31 @@ from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
 from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode
+from ...message import UnreadableHeaders
 from ...schemas import Validate, Validator, validator_of
 from .._errors import delivery_errors
-from .._natspy import MessageQueue, client_of, is_unsubscribed
+from .._natspy import MessageQueue, RawMessage, client_of, is_unsubscribed, message_of, subscription_id
 from .._permissions import ConnectionWatch, Denial
 from .._util.checks import check_client, check_subscription
 from .._util.opening import opening
 from ._publish import round_trip
-from ._received import Received
+from ._raw_decoder import RawDecoder, raw_decoder
+from ._received import RawReceived, Received
 
 # Ends of reply subjects: the message ends a batch, or asks for its last acknowledgement.
 _BATCH_CONTROLS: Final = (".3.$FI", ".4.$FI")
 _STATUS_CODE: Final = re.compile("[0-9]{3}")
 # Number of messages that are returned before other tasks run, if that many have arrived.
 _MAX_AT_ONCE: Final = 64
+
+
+class _Options(TypedDict):
+    """Options of decoding."""
+
+    mode: Mode | None
+    dialect: DialectName
+    parse_data: bool
+    extension_types: ExtensionTypes | None
 
 
 class Events:
@@ -58,15 +71,22 @@ class Events:
     """
 
     def __init__(
-        self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent], validator: Validator | None = None
+        self,
+        subscription: Subscription,
+        decode: Callable[[Msg], DecodedEvent],
+        decode_raw: RawDecoder,
+        validator: Validator | None = None,
     ) -> None:
         self.subscription = subscription
+        self._nc = client_of(subscription)
+        self._sid = subscription_id(subscription)
         self._queue = MessageQueue.of(subscription)
         self._at_once = 0
         self._decode = decode
+        self._decode_raw = decode_raw
         self._validator = validator
         self._denied: DeliveryError | None = None
-        self._watch = ConnectionWatch.of(client_of(subscription))
+        self._watch = ConnectionWatch.of(self._nc)
         self._watch.add(self._on_denial)
 
     def __aiter__(self) -> Events:
@@ -88,7 +108,9 @@ class Events:
             message = self._queue.take()
             if message is not None:
                 self._at_once += 1
-                received = receive(message, self._decode_valid)
+                received = (
+                    self._receive_raw(message) if isinstance(message, tuple) else receive(message, self._decode_valid)
+                )
                 if received is not None:
                     return received
             elif self._queue.has_ended:
@@ -98,14 +120,32 @@ class Events:
                 self._at_once = 0
                 await self._queue.wait()
 
+    def _receive_raw(self, raw: RawMessage) -> Received | None:
+        """Decode a raw message; return None as :func:`receive` does."""
+        subject, reply, payload, block = raw
+        try:
+            if not (subject.isascii() and reply.isascii()):
+                _check_subjects(message_of(self._nc, self._sid, raw))
+            event = self._decode_raw(payload, block)
+            if self._validator is not None:
+                self._check_valid(event)
+        except DecodeError as error:
+            received = RawReceived(self._nc, self._sid, raw, None, error)
+            return None if _is_skipped(received.message, error) else received
+        return RawReceived(self._nc, self._sid, raw, event)
+
     def _decode_valid(self, message: Msg) -> DecodedEvent:
         event = self._decode(message)
         if self._validator is not None:
-            try:
-                self._validator.check(event)
-            except asyncio.CancelledError as error:  # would end the caller's task without a trace
-                raise RuntimeError("validate must not raise CancelledError") from error
+            self._check_valid(event)
         return event
+
+    def _check_valid(self, event: DecodedEvent) -> None:
+        assert self._validator is not None
+        try:
+            self._validator.check(event)
+        except asyncio.CancelledError as error:  # would end the caller's task without a trace
+            raise RuntimeError("validate must not raise CancelledError") from error
 
     async def __aenter__(self) -> Events:
         return self
@@ -179,10 +219,14 @@ def events(
         _ = subscription.messages
     except Error as error:
         raise ValueError("subscription must have no callback: its messages go to the callback") from error
-    decode = partial(
-        from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
-    )
-    return Events(subscription, decode, validator_of(validate))
+    options: _Options = {
+        "mode": mode,
+        "dialect": dialect,
+        "parse_data": parse_data,
+        "extension_types": extension_types,
+    }
+    decode = partial(from_nats_message, **options)
+    return Events(subscription, decode, raw_decoder(**options), validator_of(validate))
 
 
 @opening
@@ -220,7 +264,7 @@ async def subscribe(
     check_client(nc)
     validator = validator_of(validate)
     with delivery_errors(subject, nc):
-        subscription = await nc.subscribe(subject, queue=queue)
+        subscription = await MessageQueue.subscribe(nc, subject, queue=queue)
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     received._validator = validator
     try:
@@ -237,9 +281,18 @@ def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | N
     try:
         return Received(message, decode(message))
     except DecodeError as error:
-        if (error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message)) or _controls_batch(message):
-            return None
-        return Received(message, None, error)
+        return None if _is_skipped(message, error) else Received(message, None, error)
+
+
+def _is_skipped(message: Msg, error: DecodeError) -> bool:
+    """Return whether an undecodable message is a status message of the server, or controls a batch."""
+    return (error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message)) or _controls_batch(message)
+
+
+def _check_subjects(message: Msg) -> None:
+    """Raise the error of a message whose subject or reply subject is not UTF-8, as for one of nats-py."""
+    if isinstance(message.headers, UnreadableHeaders):
+        raise message.headers.error
 
 
 def _controls_batch(message: Msg) -> bool:

@@ -8,7 +8,7 @@ import nats.errors
 import pytest
 
 from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
-from ce_nats.aio import connect, events, flush, publish, subscribe
+from ce_nats.aio import _natspy, connect, events, flush, publish, subscribe
 
 # Messages of sdk-go's protocols, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (
@@ -302,6 +302,67 @@ async def test_limit_of_pending_messages_is_kept(server, subject, make_event):
         assert [number_of(item) for item in await take(received, 1)] == [5]
 
 
+@pytest.mark.parametrize(("name", "value"), [("_pending_bytes_limit", 11), ("_maxsize", 2)])
+async def test_limits_of_pending_messages_are_kept_for_raw_messages(server, subject, name, value):
+    slow = []
+
+    async def note(error):
+        slow.append((type(error), error.subject, error.reply, error.sub))
+        raise ValueError
+
+    async with connect(server.url, error_cb=note) as nc, subscribe(nc, subject) as received:
+        subscription = received.subscription
+        setattr(subscription if hasattr(subscription, name) else subscription._pending_queue, name, value)
+        for number in range(5):
+            await nc.publish(subject, b"data%d" % number, reply="r")
+        await flush(nc)
+        assert (subscription.pending_msgs, subscription.pending_bytes, subscription.delivered) == (2, 10, 5)
+        assert [item.message.data for item in await take(received, 2)] == [b"data0", b"data1"]
+        assert slow == [(nats.errors.SlowConsumerError, subject, "r", subscription)] * 3
+        await nc.publish(subject, b"data5")
+        assert [item.message.data for item in await take(received, 1)] == [b"data5"]
+        assert subscription.pending_bytes == 0
+
+
+async def test_iteration_of_subscribe_ends_at_the_limit_of_unsubscribe(nc, subject, make_event):
+    """Messages that nats-py has processed follow the raw ones."""
+    received = await subscribe(nc, subject)
+    for number in range(2):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    await received.subscription.unsubscribe(limit=4)
+    for number in range(2, 6):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    assert [number_of(item) async for item in received] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", ["stop", "unsubscribe", "drain", "close"])
+async def test_receiver_of_raw_messages_is_removed_at_the_end(server, subject, way):
+    async with connect(server.url) as nc:
+        received = await subscribe(nc, subject)
+        receivers = _natspy._Reading.of(nc)._receivers
+        assert len(receivers) == 1
+        end = {"stop": received.stop, "close": nc.close}.get(way) or getattr(received.subscription, way)
+        await end()
+        assert [item async for item in received] == []
+        await asyncio.sleep(0)
+        assert receivers == {}
+
+
+async def test_drain_waits_until_raw_messages_are_taken(nc, subject, make_event):
+    received = await subscribe(nc, subject)
+    for number in range(3):
+        await publish(nc, make_event(number), subject)
+    await flush(nc)
+    draining = asyncio.create_task(received.subscription.drain())
+    assert [number_of(item) for item in await take(received, 2)] == [0, 1]
+    await flush(nc)
+    assert not draining.done()
+    assert [number_of(item) async for item in received] == [2]
+    await draining
+
+
 async def test_iteration_and_next_msg_share_a_subscription(nc, subject, make_event):
     received = await subscribe(nc, subject)
     waiting = asyncio.create_task(anext(received))
@@ -455,12 +516,52 @@ async def test_header_named_status_does_not_hide_a_message(nc, subject, make_eve
     assert broken.error.code == "missing-attribute"
 
 
-async def test_nats_py_returns_the_last_of_duplicate_attributes(nc, subject, send_raw):
-    """A known limit: the duplicate-attribute error is only detected in streams, by read_stream."""
-    async with await subscribe(nc, subject) as received:
+async def test_duplicate_attribute_is_an_error(nc, subject, send_raw):
+    """For a subscription of the caller, nats-py's dict hides it."""
+    async with await subscribe(nc, subject) as received, events(await nc.subscribe(subject)) as by_nats_py:
+        await flush(nc)
         send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
+        (item,), (last,) = await take(received, 1), await take(by_nats_py, 1)
+    assert (item.error.code, item.error.attribute) == ("duplicate-attribute", "id")
+    assert item.message.headers["ce-id"] == "2"
+    assert last.event.get_id() == "2"
+
+
+async def test_message_of_nats_py_is_created_once(nc, subject, send_raw):
+    async with await subscribe(nc, subject) as received:
+        send_raw(subject, MINIMAL + b"a: 1\r\nA: 2\r\nb: \xff\r\n", b"data", reply="answers")
         ((item),) = await take(received, 1)
-    assert item.event.get_id() == "2"
+    message = item.message
+    assert item.message is message
+    assert (message.subject, message.reply, message.data) == (subject, "answers", b"data")
+    assert (message.headers["a"], message.headers["A"], message.headers["b"]) == ("1", "2", "\ufffd")
+    assert message.sid == received._sid
+    assert (item.subject, item.sequence, item.deliveries) == (subject, 0, 1)
+
+
+async def test_headers_of_others_are_not_checked(nc, subject, send_raw):
+    """Invalid UTF-8 in an attribute is an error; nats-py replaces it."""
+    async with await subscribe(nc, subject) as received:
+        send_raw(subject, MINIMAL + b"other: \xff\r\n")
+        send_raw(subject, MINIMAL + b"ce-subject: \xff\r\n")
+        valid, invalid = await take(received, 2)
+    assert valid.event.get_id() == "1"
+    assert invalid.error.code == "invalid-utf8"
+
+
+@pytest.mark.parametrize("validates", [False, True])
+async def test_malformed_header_block_and_subject_are_errors(nc, subject, send_raw, validates):
+    async with await subscribe(nc, f"{subject}.*", validate=(lambda event: None) if validates else None) as received:
+        send_raw(f"{subject}.a", MINIMAL + b"no colon\r\n")
+        await nc.publish(f"{subject}.ü", SDK_GO_JSON)
+        malformed, valid = await take(received, 2)
+        raw = (b"\xff", b"", SDK_GO_JSON, None)
+        received._queue._receive([raw])
+        ((other),) = await take(received, 1)
+    assert malformed.error.code == "invalid-header-block"
+    assert valid.event.get_id() == "id 1"
+    assert valid.subject == f"{subject}.ü"
+    assert (other.error.code, other.subject) == ("invalid-utf8", "\ufffd")
 
 
 async def test_attributes_that_differ_in_case_are_duplicates(nc, subject, send_raw):

@@ -63,7 +63,10 @@ MALFORMED = {
     "description": (lambda at: hpub(at, b"NATS/1.0 404 \xff\r\n\r\n"), "invalid-utf8"),
     "description and headers": (lambda at: hpub(at, b"NATS/1.0 404 \xff\r\nA: b\r\n\r\n"), "invalid-utf8"),
 }
-malformed = pytest.mark.parametrize(("frame", "code"), MALFORMED.values(), ids=MALFORMED)
+# nats-py cannot read these; a raw header block can be read, because the codec does not use the description of a status.
+UNUSED = ("description", "description and headers")
+MALFORMED_RAW = {kind: row for kind, row in MALFORMED.items() if kind not in UNUSED}
+malformed = pytest.mark.parametrize(("frame", "code"), MALFORMED_RAW.values(), ids=MALFORMED_RAW)
 
 
 @malformed
@@ -82,6 +85,15 @@ async def test_malformed_message_is_an_error_of_that_message(nc, subject, send_f
             assert str(item.error.code) in item._repr_html_()
         assert (await soon(anext(received))).event.get_id() == "1"
     assert nc.stats["reconnects"] == 0
+
+
+@pytest.mark.parametrize("kind", UNUSED)
+async def test_description_of_a_status_is_not_checked(nc, subject, send_frames, kind):
+    async with await subscribe(nc, subject) as received:
+        send_frames(MALFORMED[kind][0](subject.encode()))
+        item = await soon(anext(received))
+    assert item.event.get_id() == "1"
+    assert isinstance(item.message.headers, UnreadableHeaders)
 
 
 async def test_malformed_subject_keeps_the_headers(nc, subject, send_frames):
@@ -156,9 +168,11 @@ async def test_control_characters_do_not_split_a_subject(nc, js, stream, subject
 
 def test_malformed_messages_on_a_sync_connection(server, subject, send_frames):
     with sync.connect(server.url) as nc, nc.subscribe(f"{subject}.>", timeout=SECONDS) as received:
-        send_frames(*(frame(subject.encode() + b".m") for frame, _ in MALFORMED.values()), pub(f"{subject}.m".encode()))
-        found = [next(received).error.code for _ in MALFORMED]
-        assert found == [code for _, code in MALFORMED.values()]
+        send_frames(
+            *(frame(subject.encode() + b".m") for frame, _ in MALFORMED_RAW.values()), pub(f"{subject}.m".encode())
+        )
+        found = [next(received).error.code for _ in MALFORMED_RAW]
+        assert found == [code for _, code in MALFORMED_RAW.values()]
         assert next(received).event.get_id() == "1"
 
 
