@@ -25,9 +25,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
 
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    usage = ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 and later check this, and the key identifier
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca", *usage)
     openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1")
+    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
     signed = ["-in", "server.csr", "-out", "server.pem", "-days", "2", "-extfile", "extensions"]
     openssl("x509", "-req", *signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
     return directory
