@@ -40,6 +40,11 @@ class Relay:
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
+    @property
+    def is_interrupted(self):
+        """Whether bytes are held back."""
+        return self._held is not None
+
     def interrupt(self):
         """Hold back all bytes in both directions, with all connections open."""
         self._held = []

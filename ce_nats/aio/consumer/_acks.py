@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import nats.errors
@@ -48,7 +49,7 @@ class AckWriter:
         self._delay = delay
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._forget = before_close(nc, self.close)
+        self._forget = before_close(nc, partial(self._close, is_connection=True))
         self._extending: asyncio.Task[None] | None = None
 
     def open(self, interval: float) -> None:
@@ -62,7 +63,7 @@ class AckWriter:
 
     async def end(self) -> None:
         """Write pending acknowledgements, and extend ack deadlines no longer."""
-        self.close()
+        self._close(is_connection=self._nc.is_closed)
         if self._extending is not None:
             self._extending.cancel()
             await asyncio.gather(self._extending, return_exceptions=True)
@@ -108,22 +109,27 @@ class AckWriter:
         except Exception as error:  # otherwise nobody would know, and further acknowledgements were not written
             self._running.fail(failure(self._reporter.target, error))
 
-    def close(self) -> None:
-        """Write the pending acknowledgements a last time, and report those that cannot be written."""
+    def _close(self, *, is_connection: bool) -> None:
+        """
+        Write the pending acknowledgements a last time, and report those that cannot be sent.
+
+        Args:
+            is_connection: Whether the connection is being closed, not only the consumer: nats-py then sends nothing
+                after a reconnect.
+        """
         self._forget()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        acks = self._ledger.acks
-        if not acks:
+        count = len(self._ledger.acks)
+        if not count:
             return
         try:
-            if not self._nc.is_connected:  # after a reconnect, which nats-py may not begin any more
-                check_writable(self._nc, 0)
+            if is_connection and not self._nc.is_connected:
+                raise nats.errors.ConnectionClosedError
             self._write_all()
         except nats.errors.Error as failure:
-            text = f"{self._reporter.target}: {len(acks)} acknowledgements cannot be sent"
-            error = delivery_error(text, failure)
+            error = delivery_error(f"{self._reporter.target}: {count} acknowledgements cannot be sent", failure)
             self._ledger.settle_acks()
             self._reporter.report(error, None)
 

@@ -40,14 +40,21 @@ def error(payload: Any, header_block: bytes | None, code: str, **options: Any) -
 # --- Conformance cases ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [*cases(op="from_nats_message"), *cases(op="detect_mode")])
+def can_be_written(case: Any) -> bool:
+    """Whether the headers of a case can be bytes: there may be an unpaired surrogate."""
+    (given,) = case.values
+    try:
+        write_header_block((text(name), text(value)) for name, value in given.input["headers"] or ())
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", [*filter(can_be_written, [*cases(op="from_nats_message"), *cases(op="detect_mode")])])
 def test_case_of_a_message(case: Case) -> None:
     given = case.input
     pairs = [(text(name), text(value)) for name, value in given["headers"] or ()]
-    try:
-        header_block = write_header_block(pairs) if pairs else None
-    except UnicodeEncodeError:
-        pytest.skip("the headers cannot be written")
+    header_block = write_header_block(pairs) if pairs else None
     check(
         octets(given.get("data", {"text": ""})),
         header_block,
