@@ -94,7 +94,7 @@ class _FakeSettler(Settler):
     def delay(self, attempt: Attempt) -> float:
         return self.policy.delay(attempt.deliveries)
 
-    def acknowledge(self, attempt: Attempt, *, waits: bool) -> bool:
+    def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
         return False
 
     async def settle(

@@ -17,10 +17,8 @@ from .._util.checks import config_differences
 _log: Final = logging.getLogger(__name__)
 
 _DEFAULT_ACK_WAIT: Final = 30.0
-# As parse_ack_subject(): deliveries, sequence, sequence in the consumer, time, pending messages.
-_ACK_SUBJECT: Final = (
-    rb"\$JS\.ACK\.(?:[^.]+\.[^.]+\.)?%s\.%s\.(\d{1,20})\.(\d{1,20})\.\d{1,20}\.\d{1,20}\.\d{1,20}(?:\..*)?"
-)
+# The common form of what parse_ack_subject() accepts: deliveries, sequence, sequence in the consumer, time, pending.
+_ACK_SUBJECT: Final = rb"\$JS\.ACK\.%s\.%s\.([0-9]{1,20})\.([0-9]{1,20})\.[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}"
 
 
 class Binding:
@@ -38,8 +36,8 @@ class Binding:
         stream: As the argument.
         name: As the argument.
         target: Name for errors and the log.
-        is_ack_subject: Matches the reply subjects of its messages, whose groups are numbers: deliveries, and the
-            sequence in the stream.
+        is_ack_subject: Matches the reply subjects of its messages, without a domain; the groups are numbers:
+            deliveries, and the sequence in the stream.
         waits: Times until the server redelivers a message, in seconds.
     """
 

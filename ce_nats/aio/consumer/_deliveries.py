@@ -29,6 +29,9 @@ class Deliveries:
         settler: Settles them.
         preparation: Decodes them, and settles those that no handler gets.
         running: State of the consumer.
+
+    Attributes:
+        settler: As the argument.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Deliveries:
         self._ledger = ledger
         self._acks = acks
         self._fetcher = fetcher
-        self._settler = settler
+        self.settler = settler
         self._preparation = preparation
         self._running = running
         self._is_plain = preparation.is_plain
@@ -52,23 +55,24 @@ class Deliveries:
     def take(self) -> Delivery | None:
         """Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`."""
         now = time.monotonic()
-        running = self._running
-        if not self._is_plain or now - self._suspended > _MAX_UNSUSPENDED_SECONDS or running.has_ended:
+        ledger = self._ledger
+        if not self._is_plain or now - self._suspended > _MAX_UNSUSPENDED_SECONDS or self._running.has_ended:
             return None
-        entry = self._ledger.take(now)
+        entry = ledger.take(now)
         if entry is None:
             return None
         raw = entry.raw
-        if (entry.arrival > 1 and self._ledger.isolation.alone is entry) or not raw[0].isascii():
-            self._ledger.put_back(entry)
+        if (entry.arrival > 1 and ledger.isolation.alone is entry) or not raw[0].isascii():
+            ledger.put_back(entry)
             return None
-        self._note_taken(now)
+        if now >= ledger.acks_due or ledger.waiting <= ledger.half:
+            self._note_taken(now)
         try:
             event = entry.event or self._preparation.decode(raw[2], raw[3])
         except DecodeError:
-            self._ledger.put_back(entry)
+            ledger.put_back(entry)
             return None
-        return Delivery(self._settler, entry, event, self._preparation.resolve)
+        return Delivery(self.settler, entry, event, self._preparation.resolve)
 
     async def next(self) -> Delivery | None:
         """
@@ -97,7 +101,7 @@ class Deliveries:
 
     async def confirmed(self) -> None:
         """Wait until each acknowledgement is confirmed, if it has to be, or has failed."""
-        await self._settler.confirmed()
+        await self.settler.confirmed()
 
     def _note_taken(self, now: float) -> None:
         """After a message was taken, write acknowledgements and request more messages if it is time."""

@@ -141,10 +141,6 @@ class Delivery(Attempt):
         if self._handling is not None:
             self._handling.leave()
 
-    def _end_block(self) -> bool:
-        """Acknowledge the message after its block, if that needs nothing else; return whether it was settled."""
-        return self._settler.acknowledge(self, waits=False)
-
     async def _settle_block(self, error: BaseException | None) -> None:
         """
         Settle the message, unless the block has settled it; the last part of the context manager.

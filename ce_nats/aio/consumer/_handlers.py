@@ -109,20 +109,20 @@ class Workers:
     async def _work(self) -> None:
         worker = asyncio.current_task()
         assert isinstance(worker, _Worker)
-        deliveries, handler = self._deliveries, self._handler
+        deliveries, settler, handler = self._deliveries, self._deliveries.settler, self._handler
         while (delivery := deliveries.take() or await deliveries.next()) is not None:
             worker.delivery, worker.began = delivery, time.monotonic()
             requests = worker.cancelling()
             error: BaseException | None = None
             try:
-                delivery._enter_block()
+                settler.begin(delivery)  # as delivery._enter_block(), whose other check is not needed here
                 result = handler(delivery)
                 if result.__class__ is not CoroutineType and not inspect.isawaitable(result):
                     raise _NotAsyncError
                 await result
             except BaseException as failure:
                 error = self._cause(worker, requests, failure)
-            if error is not None or not delivery._end_block():
+            if error is not None or not settler.acknowledge(delivery):
                 await self._settle(delivery, error)
                 error = None
             worker.delivery = None

@@ -36,6 +36,7 @@ class Isolation:
         alone_seconds: Maximum time that other messages wait for a suspect, and a suspect for them, in seconds.
         alone: The suspect that is being handled, or None.
         is_permanent: Whether messages are fetched one by one permanently.
+        has_received: Whether a message has arrived.
     """
 
     def __init__(self, limit: int, ack_wait: float, now: float, *, is_expected: bool) -> None:
@@ -48,13 +49,13 @@ class Isolation:
         self._together_from = 0.0  # time from which a waiting suspect is handled together with others
         self._seconds = _SLACK_FACTOR * ack_wait + _SLACK_SECONDS
         self._until = now + self._seconds if is_expected else 0.0
-        self._has_received = False
+        self.has_received = False
 
     # --- Fetching -----------------------------------------------------------------------------------------------------
 
     def is_one_by_one(self, now: float) -> bool:
         """Return whether messages are fetched one by one: at first, and for a while after each suspect."""
-        return self.is_permanent or not self._has_received or now < self._until
+        return self.is_permanent or not self.has_received or now < self._until
 
     def stay_one_by_one(self) -> None:
         """Fetch messages one by one from now on."""
@@ -68,7 +69,7 @@ class Isolation:
             deliveries: Number of its deliveries, including this one.
             now: Time in seconds.
         """
-        self._has_received = True
+        self.has_received = True
         if deliveries > self.limit:
             self._until = max(self._until, now + self._seconds)
 

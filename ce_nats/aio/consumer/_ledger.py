@@ -52,6 +52,7 @@ class Ledger:
         taken: Number of messages that the program handles.
         half: Number of waiting messages up to which others are fetched.
         acks: Messages whose acknowledgements are pending, in order.
+        acks_due: Time at which they have to be written; infinite if there are none.
     """
 
     def __init__(self, prefetch: int, isolation: Isolation, ack_delay: float) -> None:
@@ -59,10 +60,10 @@ class Ledger:
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
         self.acks: list[Entry] = []
+        self.acks_due = float("inf")
         self._prefetch = prefetch
         self.half = prefetch // 2
         self._ack_delay = ack_delay
-        self._oldest_ack = 0.0
         self._entries: dict[int, Entry] = {}  # by sequence
         self._ready: deque[Entry] = deque()
         self._suspects: deque[Entry] = deque()
@@ -104,11 +105,13 @@ class Ledger:
             self._connection = connection
         self._entries[sequence] = entry
         self.waiting += 1
-        self.isolation.receive(entry.arrival, now)
+        isolation = self.isolation
+        if entry.arrival > isolation.limit or not isolation.has_received:
+            isolation.receive(entry.arrival, now)
         if self.keys is not None:
             entry.place = _INBOX
             self.keys.inbox.append(entry)
-        elif entry.arrival <= self.isolation.limit:
+        elif entry.arrival <= isolation.limit:
             self._ready.append(entry)
         else:
             self._queue(entry, now)
@@ -217,7 +220,10 @@ class Ledger:
             self.taken -= 1
         else:
             self._leave(entry)
-        self._pend(entry, now)
+        entry.place = _PENDING  # as in _pend()
+        if not self.acks:
+            self.acks_due = now + self._ack_delay
+        self.acks.append(entry)
         if self.keys is None and not self._suspects and self.isolation.alone is None:
             return False  # as _end() does
         return self._end(entry, now)
@@ -225,12 +231,12 @@ class Ledger:
     def _pend(self, entry: Entry, now: float) -> None:
         entry.place = _PENDING
         if not self.acks:
-            self._oldest_ack = now
+            self.acks_due = now + self._ack_delay
         self.acks.append(entry)
 
     def are_acks_due(self, now: float) -> bool:
         """Return whether the pending acknowledgements have to be written: the first is old, or no message waits."""
-        return bool(self.acks) and (now - self._oldest_ack >= self._ack_delay or not self.waiting)
+        return bool(self.acks) and (now >= self.acks_due or not self.waiting)
 
     def settle_acks(self) -> None:
         """Note that the pending acknowledgements were written."""
@@ -242,6 +248,7 @@ class Ledger:
             if keys is not None:
                 keys.remember(entry)
         self.acks.clear()
+        self.acks_due = float("inf")
 
     def settle(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
         """

@@ -122,7 +122,7 @@ class Settler:
         """Return the policy's delay before the redelivery, in seconds."""
         return self.policy.delay(attempt.deliveries, random_number())
 
-    def acknowledge(self, attempt: Attempt, *, waits: bool) -> bool:
+    def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
         """
         Acknowledge a message after its block, if that needs nothing else; return whether it was settled.
 
