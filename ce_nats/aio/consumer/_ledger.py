@@ -117,6 +117,24 @@ class Ledger:
             self._queue(entry, now)
         return _NEW
 
+    def arrive_all(self, entries: list[Entry], now: float, connection: int = 0) -> list[tuple[Arrival, Entry]]:
+        """As :meth:`arrive`, for many messages; return those that are not new."""
+        known, ready = self._entries, self._ready
+        others: list[tuple[Arrival, Entry]] = []
+        is_plain = False  # the first one also tells the connection of those that wait
+        for entry in entries:
+            # As arrive() does, without a call: almost all messages are delivered for the first time.
+            if is_plain and entry.arrival == 1 and entry.sequence not in known:
+                known[entry.sequence] = entry
+                self.waiting += 1
+                ready.append(entry)
+                continue
+            arrival = self.arrive(entry, now, connection)
+            if arrival is not _NEW:
+                others.append((arrival, entry))
+            is_plain = self.keys is None and self.isolation.limit >= 1
+        return others
+
     def _arrive_again(self, known: Entry, entry: Entry, connection: int) -> Arrival:
         """Note a redelivery after ``ack_wait``, or because the server was restarted, of a message in flight."""
         is_counted = entry.deliveries > known.deliveries

@@ -492,22 +492,19 @@ class PullConsumer:
     def _deliver(self, entries: list[Entry]) -> None:
         """Add messages that have arrived to the ledger."""
         parts = self._open_parts()
-        arrive, record = parts.ledger.arrive, self._recorder.record
-        now, connection = time.monotonic(), parts.settler.nc.stats["reconnects"]
-        new = 0
+        record = self._recorder.record
         for entry in entries:
             if entry.deliveries > 1:
                 entry.arrival = record.unexplained(entry.sequence, entry.deliveries)
-            arrival = arrive(entry, now, connection)
-            if arrival is Arrival.NEW:
-                new += 1
-            elif arrival is Arrival.SETTLED:
+        others = parts.ledger.arrive_all(entries, time.monotonic(), parts.settler.nc.stats["reconnects"])
+        for arrival, _ in others:
+            if arrival is Arrival.SETTLED:
                 parts.acks.schedule()
             elif arrival is Arrival.UNCOUNTED:
                 self._check_identity()
             elif arrival is Arrival.LATE:
                 self._release_late()
-        self._running.wake(new)
+        self._running.wake(len(entries) - len(others))
 
     def _release_late(self) -> None:
         """
