@@ -23,15 +23,16 @@ from nats.aio.subscription import Subscription
 
 from ...errors import CeNatsError, DeliveryError
 from .._errors import delivery_errors
-from .._natspy import SEES_RAW_MESSAGES, RawMessageHook, set_raw_message_hook, subscription_id
+from .._natspy import RawMessage, Receive, receive_raw, subscribe_raw, subscription_id
 from .._permissions import ConnectionWatch, Denial
 from .._util.supervising import failure, supervise
 
 _log: Final = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
-_NO_RESPONDERS: Final = "503"
-_NO_RESPONDERS_LINE: Final = b"NATS/1.0 503"
+_NO_RESPONDERS_CODE: Final = "503"
+# Header block of a no-responders status, as far as it is read.
+NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -112,7 +113,7 @@ class AckWindow(ABC, Generic[P]):
         watch.add(self._on_denied)
         try:
             with delivery_errors("acknowledgements", self.nc):
-                self._subscription = await subscribe_raw(self.nc, f"{self._prefix}*", self._on_reply)
+                self._subscription = await subscribe_replies(self.nc, f"{self._prefix}*", self._on_replies)
         except BaseException:
             watch.remove(self._on_denied)
             raise
@@ -131,7 +132,7 @@ class AckWindow(ABC, Generic[P]):
             task.cancel()
         # All of the above was done before this task can be cancelled, and so is the first part of the following.
         if self._subscription is not None:
-            await unsubscribe_raw(self.nc, self._subscription)
+            await unsubscribe_replies(self.nc, self._subscription)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_for_slot(self) -> None:
@@ -184,13 +185,15 @@ class AckWindow(ABC, Generic[P]):
                 _log.exception("%s: a failed message could not be reported", self._name)
         self._changed.set()
 
-    def _on_reply(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-        token = subject[self._prefix_length :].decode("latin-1")
-        if token in self.pending:  # else it was acknowledged or has failed
-            try:  # as guard() does, without a function for each message
-                self._receive(token, data, block or b"")
-            except (Exception, asyncio.CancelledError) as error:
-                self._abort(failure(self._name, error))
+    def _on_replies(self, messages: list[RawMessage]) -> None:
+        pending, length = self.pending, self._prefix_length
+        try:  # as guard() does; after an error nothing is pending any more
+            for subject, _, data, block in messages:
+                token = subject[length:].decode("latin-1")
+                if token in pending:  # else it was acknowledged or has failed
+                    self._receive(token, data, block or b"")
+        except (Exception, asyncio.CancelledError) as error:
+            self._abort(failure(self._name, error))
 
     def _on_denied(self, denial: Denial) -> bool:
         try:
@@ -278,21 +281,21 @@ class AckWindow(ABC, Generic[P]):
         return False
 
 
-async def subscribe_raw(nc: Client, subject: str, hook: RawMessageHook) -> Subscription:
+async def subscribe_replies(nc: Client, subject: str, receive: Receive) -> Subscription:
     """
-    Subscribe, and call a function with each message as received, which takes a tenth of the time of a ``Msg``.
+    Subscribe, and call a function with all messages as received, many at once.
 
     If the caller is cancelled, the subscription is ended. nats-py ignores a cancellation, and leaves it open.
 
     Args:
         nc: An open connection.
         subject: Subject, wildcards allowed.
-        hook: The function. It must not raise, because nats-py's reading task calls it.
+        receive: The function. It must not raise, because nats-py's reading task calls it.
 
     Raises:
         nats.errors.Error: As ``nc.subscribe()`` does.
     """
-    opening = asyncio.ensure_future(_subscribe(nc, subject, hook))
+    opening = asyncio.ensure_future(subscribe_raw(nc, subject, receive))
     try:
         await asyncio.wait((opening,))
     except BaseException:
@@ -309,43 +312,23 @@ _endings: Final[set[asyncio.Task[None]]] = set()
 def _abandon(nc: Client, opening: asyncio.Task[Subscription]) -> None:
     """End a subscription that the caller did not wait for."""
     if not opening.cancelled() and opening.exception() is None:
-        ending = asyncio.ensure_future(unsubscribe_raw(nc, opening.result()))
+        ending = asyncio.ensure_future(unsubscribe_replies(nc, opening.result()))
         _endings.add(ending)
         ending.add_done_callback(_endings.discard)
 
 
-async def _subscribe(nc: Client, subject: str, hook: RawMessageHook) -> Subscription:
-    if SEES_RAW_MESSAGES:
-        subscription = await nc.subscribe(subject, pending_msgs_limit=0, pending_bytes_limit=0)
-
-        def count_and_call(subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-            nc.stats["in_msgs"] += 1
-            nc.stats["in_bytes"] += len(data)
-            hook(subject, reply, data, block)
-
-        set_raw_message_hook(nc, subscription_id(subscription), count_and_call)
-        return subscription
-
-    async def receive(message: Msg) -> None:
-        block = _NO_RESPONDERS_LINE if is_no_responders(message) else None
-        hook(message.subject.encode(), message.reply.encode(), message.data, block)
-
-    return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
-
-
-async def unsubscribe_raw(nc: Client, subscription: Subscription) -> None:
-    """End a subscription of :func:`subscribe_raw`. Never raises."""
-    if SEES_RAW_MESSAGES:
-        set_raw_message_hook(nc, subscription_id(subscription), None)
+async def unsubscribe_replies(nc: Client, subscription: Subscription) -> None:
+    """End a subscription of :func:`subscribe_replies`; nats-py drops what arrives later. Never raises."""
+    receive_raw(nc, subscription_id(subscription), None)
     with suppress(nats.errors.Error, CeNatsError):
         await subscription.unsubscribe()
 
 
 def is_no_responders(message: Msg) -> bool:
     """Return whether a reply is a no-responders status, which nats-py returns as a message without data."""
-    return not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS
+    return not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS_CODE
 
 
 def reports_no_responders(data: bytes, block: bytes) -> bool:
     """Return whether payload and header block of a reply are a no-responders status."""
-    return not data and block.startswith(_NO_RESPONDERS_LINE)
+    return not data and block.startswith(NO_RESPONDERS)

@@ -24,9 +24,9 @@ from nats.aio.subscription import Subscription
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode
 from .._jetstream_api import StreamApi, StreamOnSubject
-from .._natspy import is_server_from
+from .._natspy import RawMessage, is_server_from
 from .._permissions import Denial
-from ._ack_window import subscribe_raw, unsubscribe_raw
+from ._ack_window import subscribe_replies, unsubscribe_replies
 from ._lane import PING, Lane, Owner
 from ._pending_message import PendingMessage
 from ._routes import UNKNOWN, Routes
@@ -151,7 +151,7 @@ class FastIngest:
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
             with suppress(nats.errors.Error):
-                self._subscription = await subscribe_raw(self._nc, f"{self._inbox}.>", self._on_reply)
+                self._subscription = await subscribe_replies(self._nc, f"{self._inbox}.>", self._on_replies)
         return self._subscription is not None
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class FastIngest:
         for lane in self._lanes:
             lane.close()
         if self._subscription is not None:
-            await unsubscribe_raw(self._nc, self._subscription)
+            await unsubscribe_replies(self._nc, self._subscription)
 
     def commit(self) -> None:
         """End open batches."""
@@ -171,7 +171,12 @@ class FastIngest:
         for lane in self._lanes:
             lane.check()
 
-    def _on_reply(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
+    def _on_replies(self, messages: list[RawMessage]) -> None:
+        for message in messages:
+            self._owner.guard(partial(self._receive, message))
+
+    def _receive(self, message: RawMessage) -> None:
+        subject, _, data, block = message
         words = subject.rsplit(b".", 6)  # inbox, batch, flow, gap mode, number, operation, $FI
         if len(words) != 7 or not words[4].isdigit():
             return
@@ -179,7 +184,7 @@ class FastIngest:
         for lane in self._lanes:
             if lane.batch == batch:
                 is_ping = words[5] == _PING
-                self._owner.guard(partial(lane.receive, number, data, block or b"", is_ping=is_ping))
+                lane.receive(number, data, block or b"", is_ping=is_ping)
 
     # --- Subjects that move to another stream -------------------------------------------------------------------------
 

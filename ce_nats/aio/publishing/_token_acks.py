@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from .._errors import delivery_errors
 from .._natspy import set_chunk_hook, subscription_id
 from .._permissions import ConnectionWatch, Denial
-from ._ack_window import subscribe_raw, unsubscribe_raw
+from ._ack_window import NO_RESPONDERS, is_no_responders
 
 # A PubAck as nats-server writes it. Groups: number of the message, size of the payload, payload, duplicate.
 _DOMAIN: Final = rb'(?:, ?"domain": ?"[^"\\\r\n]*")?'
@@ -69,7 +72,9 @@ class TokenAcks:
         """
         ConnectionWatch.of(self._nc).add(self._denied)
         with delivery_errors("acknowledgements", self._nc):
-            self._subscription = await subscribe_raw(self._nc, f"{self._prefix}*", self._receive)
+            self._subscription = await self._nc.subscribe(
+                f"{self._prefix}*", cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
+            )
         ack = _ACK % (re.escape(self._prefix.encode()), subscription_id(self._subscription))
         self._find = re.compile(ack).findall
         self._match_all = re.compile(b"(?:%s)*" % ack).match
@@ -80,7 +85,8 @@ class TokenAcks:
         """Unsubscribe."""
         ConnectionWatch.of(self._nc).remove(self._denied)
         if self._subscription is not None:
-            await unsubscribe_raw(self._nc, self._subscription)
+            with suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
 
     def _take(self, data: bytes) -> tuple[bytes, bool]:
         """Process the acknowledgements that received bytes begin with; as the hook of ``set_chunk_hook``."""
@@ -100,7 +106,7 @@ class TokenAcks:
         is_reply = rest.startswith(self._begin) or (len(rest) < len(self._begin) and self._begin.startswith(rest))
         return is_reply and len(rest) < _MAX_PART and rest.count(b"\r\n") < 2
 
-    def _receive(self, subject: bytes, reply: bytes, data: bytes, block: bytes | None) -> None:
-        number = subject[len(self._prefix.encode()) :]
-        if number.isdigit() and len(number) <= _MAX_DIGITS:
-            self._replied(int(number), data, block or b"")
+    async def _receive(self, message: Msg) -> None:
+        number = message.subject[len(self._prefix) :]
+        if number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS:
+            self._replied(int(number), message.data, NO_RESPONDERS if is_no_responders(message) else b"")

@@ -10,10 +10,11 @@ import pytest
 from nats.aio.msg import Msg
 
 from ce_nats import DeliveryError, ErrorCode
+from ce_nats.aio import _natspy
+from ce_nats.aio._natspy import subscription_id
 from ce_nats.aio._permissions import ConnectionWatch, Denial
-from ce_nats.aio.publishing import _ack_window
 from ce_nats.aio.publishing._ack_window import AckWindow, Pending, is_no_responders, reports_no_responders
-from tests.support.scripted_server import ACK, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
+from tests.support.scripted_server import ACK, NO_RESPONDERS, REFUSED, SECONDS, scripted
 from tests.support.waiting import until
 
 
@@ -73,6 +74,12 @@ async def opened(*script, size=2):
             yield server, window
         finally:
             await window.close()
+
+
+def answer(server, frame, payload):
+    """Return the frame of an answer to a message."""
+    (sid,) = (sid for inbox, sid in server.sids.items() if frame.reply.startswith(inbox))
+    return f"MSG {frame.reply} {sid} {len(payload)}\r\n".encode() + payload + b"\r\n"
 
 
 async def test_answer_acknowledges_its_own_message():
@@ -201,16 +208,53 @@ async def test_no_responders_is_an_answer():
         assert await asyncio.wait_for(item.ack, SECONDS) == b""
 
 
-async def test_answers_are_received_without_raw_messages(monkeypatch):
-    """As with a version of nats-py whose function for received messages is another one."""
-    monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
-    async with opened(NO_RESPONDERS, ACK, NO_ANSWER) as (_, window):
-        for expected in (b"", b'{"stream": "S", "seq": 7}'):
-            _, item = await window.publish()
-            assert await asyncio.wait_for(item.ack, SECONDS) == expected
-        assert window.blocks == [b"NATS/1.0 503", b""]
-        _, item = await window.publish()
-    assert item.ack.cancelled()
+async def test_all_answers_of_one_read_are_processed_in_order():
+    async with opened(size=100) as (server, window):
+        for _ in range(100):
+            await window.publish()
+        await server.receives(100)
+        answers = [answer(server, frame, b"%d" % number) for number, frame in enumerate(server.received)]
+        received = window._subscription.delivered
+        server.writer.write(b"".join(answers))
+        await until(lambda: not window.pending)
+        assert window.outcomes == [b"%d" % number for number in range(100)]
+        assert window._subscription.delivered - received == 100
+
+
+async def test_error_in_one_of_many_answers_fails_the_messages_after_it(caplog):
+    """The messages before it are acknowledged, and messages of other subscriptions arrive."""
+    async with opened(size=10) as (server, window):
+        items = [(await window.publish())[1] for _ in range(4)]
+        await server.receives(4)
+        receive, fault = window._receive, ValueError("third answer")
+
+        def fail_third(token, data, block):
+            if token == "3":
+                raise fault
+            receive(token, data, block)
+
+        window._receive = fail_third
+        server.writer.write(b"".join(answer(server, frame, b"ok") for frame in server.received))
+        for item in items[2:]:
+            with pytest.raises(DeliveryError, match="third answer") as info:
+                await asyncio.wait_for(item.ack, SECONDS)
+            assert info.value.__cause__ is fault
+        assert [item.ack.result() for item in items[:2]] == [b"ok", b"ok"]
+        assert "a background task failed" in caplog.text
+        assert window._failure is info.value
+        await window.nc.flush()
+
+
+async def test_answer_after_closing_is_ignored():
+    async with scripted() as (server, nc):
+        window = Window(nc, 2)
+        await window.open(nc.new_inbox())
+        await window.publish()
+        await server.receives(1)
+        await window.close()
+        server.writer.write(answer(server, server.received[0], b"late"))
+        await nc.flush()
+        assert window.outcomes == []
 
 
 async def test_replies_arrive_below_the_inbox():
@@ -227,15 +271,15 @@ async def test_window_of_a_closed_connection_is_not_opened():
         assert info.value.code == "connection-closed"
 
 
-async def test_close_removes_the_hook_of_its_subscription():
+async def test_close_removes_the_receiver_of_its_subscription():
     async with scripted() as (_, nc):
-        process = nc._process_msg
         window = Window(nc, 2)
         await window.open(nc.new_inbox())
-        assert nc._process_msg != process
+        receivers = _natspy._Reading.of(nc)._receivers
+        assert list(receivers) == [b"%d" % subscription_id(window._subscription)]
         assert len(nc._subs) == 1
         await window.close()
-        assert nc._process_msg == process
+        assert receivers == {}
         assert nc._subs == {}
         assert ConnectionWatch.of(nc)._listeners == {}
 
@@ -266,16 +310,6 @@ async def test_cancelled_window_leaves_nothing(server):
         assert windows[0]() is None  # a listener would keep it
     assert steps > 5
     await nc.close()
-
-
-async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
-    monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
-    async with opened(size=10) as (server, window):
-        items = [(await window.publish())[1] for _ in range(10)]
-        await server.receives(10)
-        for frame in list(server.received):
-            server.send(frame, ACK)
-        await asyncio.wait_for(asyncio.gather(*(item.ack for item in items)), SECONDS)
 
 
 class Unsent(Pending):
