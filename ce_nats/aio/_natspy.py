@@ -10,7 +10,6 @@ and the name.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -36,8 +35,6 @@ _log: Final = logging.getLogger(__name__)
 
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
-
-_PROCESS_MSG_PARAMETERS: Final = ("self", "sid", "subject", "reply", "data", "headers")
 
 
 def _get(owner: object, name: str) -> Any:
@@ -884,54 +881,3 @@ def reconnect_after(nc: Client, violation: str) -> None:
         await process_loss(error)
 
     _set(nc, "_process_err", process)
-
-
-# --- Messages before their headers are parsed -------------------------------------------------------------------------
-
-# Whether set_raw_message_hook() works with this version of nats-py; without it, messages are read through the API.
-SEES_RAW_MESSAGES: Final = (
-    tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _PROCESS_MSG_PARAMETERS
-)
-
-# Called with subject, reply subject or b"", payload, and header block or None, as received.
-RawMessageHook: TypeAlias = Callable[[bytes, bytes, bytes, "bytes | None"], None]
-
-
-class _RawMessageHooks:
-    """
-    Replaces nats-py's function for received messages: calls the hook of a subscription, or else nats-py's function.
-
-    ``Client.msg_class``, the public way to another class of message, gets the headers as a dict.
-    """
-
-    def __init__(self, process: Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]) -> None:
-        self.process = process
-        self.by_sid: dict[int, RawMessageHook] = {}
-
-    async def __call__(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        hook = self.by_sid.get(sid)
-        if hook is None:
-            await self.process(sid, subject, reply, data, headers)
-        else:
-            hook(subject, reply, data, headers)
-
-
-def set_raw_message_hook(nc: Client, sid: int, hook: RawMessageHook | None) -> None:
-    """
-    Call a function with each message of a subscription, instead of nats-py's processing.
-
-    Args:
-        nc: The connection.
-        sid: Number of the subscription, see :func:`subscription_id`.
-        hook: The function; None removes it.
-    """
-    hooks = _get(nc, "_process_msg")
-    if hook is not None:
-        if not isinstance(hooks, _RawMessageHooks):
-            hooks = _RawMessageHooks(hooks)
-            _set(nc, "_process_msg", hooks)
-        hooks.by_sid[sid] = hook
-    elif isinstance(hooks, _RawMessageHooks):
-        hooks.by_sid.pop(sid, None)
-        if not hooks.by_sid:
-            _set(nc, "_process_msg", hooks.process)

@@ -392,7 +392,7 @@ async def test_connection_is_shared_with_other_operations(way, nc, js, ten, subj
     assert found == list(range(1, 11))
     await nc.flush()
     assert seen == [{"a": "1"}]
-    assert not isinstance(nc._process_msg, _nats._RawMessageHooks)
+    assert not _nats._Reading.of(nc)._receivers
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from ...wire.nats import write_publish
 from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
-from .._natspy import SEES_RAW_MESSAGES, RawMessage, write_publish_frame
+from .._natspy import RawMessage, write_publish_frame
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.finishing import finish
 from .._util.patience import RETRY_SECONDS, Patience
@@ -284,7 +284,7 @@ class _Attempt:
         methods = [self._through_api]
         # A consumer would keep messages in an interest stream, and would take messages from other consumers of a work
         # queue.
-        if SEES_RAW_MESSAGES and state.retention == "limits" and len(self.rest) > self._few:
+        if state.retention == "limits" and len(self.rest) > self._few:
             methods.insert(0, self._through_consumer)
         for method in methods:
             try:
