@@ -26,6 +26,7 @@ _OPERATIONS: Final = frozenset((b"MSG", b"HMSG"))
 # First bytes of MSG and HMSG; no other operation of a server begins with them.
 _M_OR_H: Final = b"MH"
 _CR: Final = ord("\r")
+_ERROR: Final = b"-"  # the first byte of -ERR
 _WORDS: Final = 6  # of HMSG with a reply subject
 _MIN_WORDS: Final = 4  # of MSG without a reply subject
 _NO_WORDS: Final = [b""]
@@ -59,11 +60,14 @@ class Split(NamedTuple):
         messages: Complete messages by sid, in order; None for a sid that is not wanted.
         rest: All other bytes: operations, the last of which may continue in the next bytes.
         is_malformed: Whether the bytes of this connection cannot be read any further.
+        unread: Bytes after an error of the server, from the beginning of an operation on. They are to be passed again
+            after ``messages`` and ``rest`` were processed: what an error refers to depends on the messages around it.
     """
 
     messages: dict[bytes, list[RawMessage] | None]
     rest: bytes
     is_malformed: bool = False
+    unread: bytes = b""
 
 
 class FrameSplitter:
@@ -106,6 +110,7 @@ class FrameSplitter:
             start = self._pass_message(0, self._left, len(data))
         elif self._at is _At.OTHER_LINE:
             start = self._pass_line(data, 0)
+            return Split({}, data[:start], unread=data[start:])  # the line may be an error
         return self._split(data, start, is_wanted)
 
     def _split(self, data: bytes, at: int, is_wanted: Callable[[bytes], bool]) -> Split:
@@ -116,7 +121,10 @@ class FrameSplitter:
         while at < size and self._at is _At.OPERATION:
             line = _match_line(data, at)
             if line is None:
+                is_error = data.startswith(_ERROR, at)
                 at = self._keep_line(data, at) if data[at] in _M_OR_H else self._pass_line(data, at)
+                if is_error:
+                    break
                 continue
             _, _, sid, _, headers, length = line.groups()
             if sid not in messages:
@@ -136,7 +144,8 @@ class FrameSplitter:
             rest.append(data[passed:at])
         if self._at in (_At.MESSAGE_LINE, _At.WANTED_MESSAGE):
             self._kept = [data[at:]]
-        return Split(messages, rest[0] if len(rest) == 1 else b"".join(rest), self._at is _At.NOWHERE)
+        unread = data[at:] if self._at is _At.OPERATION else b""
+        return Split(messages, rest[0] if len(rest) == 1 else b"".join(rest), self._at is _At.NOWHERE, unread)
 
     def _keep_line(self, data: bytes, at: int) -> int:
         """Keep the line of a MSG or HMSG that is not complete; return its index."""

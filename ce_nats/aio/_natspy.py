@@ -505,17 +505,19 @@ class _Reading:
 
     async def parse(self, data: bytes = b"") -> None:
         """Process received bytes; in place of nats-py's function."""
-        if self._nc.is_reconnecting:
-            return  # nats-py was reset; these bytes are of the lost connection, and do not begin with an operation
-        is_malformed = False
-        if self._receivers or self._splitter is not None:
-            data, is_malformed = self._take_messages(data)
-        if data and self._hooks and self._protocol.state == parser.AWAITING_CONTROL_LINE:
-            data = self._call_hooks(data)
-        if data:
-            await self._parse(data)
-        if is_malformed:
-            raise nats.errors.ProtocolError("nats: malformed MSG")  # nats-py reconnects
+        unread = data
+        while unread:
+            if self._nc.is_reconnecting:
+                return  # nats-py was reset; these bytes are of the lost connection, and do not begin with an operation
+            data, unread, is_malformed = unread, b"", False
+            if self._receivers or self._splitter is not None:
+                data, unread, is_malformed = self._take_messages(data)
+            if data and self._hooks and self._protocol.state == parser.AWAITING_CONTROL_LINE:
+                data = self._call_hooks(data)
+            if data:
+                await self._parse(data)
+            if is_malformed:
+                raise nats.errors.ProtocolError("nats: malformed MSG")  # nats-py reconnects
 
     def reset(self) -> None:
         """Forget the first part of an operation; in place of nats-py's function."""
@@ -524,8 +526,8 @@ class _Reading:
             self._splitter.reset()
         self._reset()
 
-    def _take_messages(self, data: bytes) -> tuple[bytes, bool]:
-        """Pass messages to their receivers; return the other bytes, and whether the bytes are malformed."""
+    def _take_messages(self, data: bytes) -> tuple[bytes, bytes, bool]:
+        """Pass messages to their receivers; return other bytes, unread ones, and whether the bytes are malformed."""
         if self._splitter is None:
             self._splitter = FrameSplitter()
             protocol = self._protocol
@@ -537,7 +539,7 @@ class _Reading:
         for sid, messages in found.messages.items():
             if messages:
                 self._deliver(sid, messages)
-        return found.rest, found.is_malformed
+        return found.rest, found.unread, found.is_malformed
 
     def _with_kept(self, data: bytes) -> bytes:
         """Return bytes with the first part of their operation, if a hook or nats-py has kept it."""

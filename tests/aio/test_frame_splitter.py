@@ -40,11 +40,14 @@ def split(chunks, wanted=WANTED):
     """Return messages by sid, the bytes that are passed on, and whether the bytes are malformed."""
     splitter, messages, rest, is_malformed = FrameSplitter(), {}, [], False
     for chunk in chunks:
-        found = splitter.feed(chunk, wanted.__contains__)
-        for sid, some in found.messages.items():
-            messages.setdefault(sid, []).extend(some or ())
-        rest.append(found.rest)
-        is_malformed |= found.is_malformed
+        unread = chunk
+        while unread:
+            found = splitter.feed(unread, wanted.__contains__)
+            for sid, some in found.messages.items():
+                messages.setdefault(sid, []).extend(some or ())
+            rest.append(found.rest)
+            is_malformed |= found.is_malformed
+            unread = found.unread
     return {sid: some for sid, some in messages.items() if some}, b"".join(rest), is_malformed
 
 
@@ -241,21 +244,39 @@ def test_each_byte_of_a_message_as_the_last_one_of_a_connection(last):
     assert found.messages.get(b"1", []) == []
     splitter.reset()
     found = splitter.feed(frame + frame, WANTED.__contains__)
-    assert found == ({b"1": [parsed, parsed]}, b"", False)
+    assert found == ({b"1": [parsed, parsed]}, b"", False, b"")
 
 
 def test_sid_that_is_no_longer_wanted_has_its_last_message_passed_on_as_a_whole():
     frame, _ = MIXED[0]
     splitter = FrameSplitter()
     assert splitter.feed(frame[:-3], WANTED.__contains__).rest == b""
-    assert splitter.feed(frame[-3:] + b"PING\r\n", set().__contains__) == ({b"1": None}, frame + b"PING\r\n", False)
+    assert splitter.feed(frame[-3:] + b"PING\r\n", set().__contains__)[:2] == ({b"1": None}, frame + b"PING\r\n")
 
 
 def test_sid_that_becomes_wanted_has_the_current_message_passed_on():
     frame, parsed = MIXED[0]
     splitter = FrameSplitter()
     assert splitter.feed(frame[:-30], set().__contains__).rest == frame[:-30]
-    assert splitter.feed(frame[-30:] + frame, WANTED.__contains__) == ({b"1": [parsed]}, frame[-30:], False)
+    assert splitter.feed(frame[-30:] + frame, WANTED.__contains__)[:2] == ({b"1": [parsed]}, frame[-30:])
+
+
+@pytest.mark.parametrize("cut", range(25))
+def test_nothing_after_an_error_is_read_until_the_error_is_processed(cut):
+    """Which message a permissions violation refers to depends on the messages before and after it."""
+    frame, parsed = MIXED[0]
+    error = b"-ERR 'Permissions'\r\n"
+    splitter, data, steps = FrameSplitter(), frame + error + frame + b"PING\r\n" + error, []
+    for unread in (data[: len(frame) + cut], data[len(frame) + cut :]):
+        while unread:
+            found = splitter.feed(unread, WANTED.__contains__)
+            steps += [*(one for some in found.messages.values() for one in some or ()), found.rest]
+            unread = found.unread
+    second = steps.index(parsed, steps.index(parsed) + 1)
+    before, after = ([step for step in some if isinstance(step, bytes)] for some in (steps[:second], steps[second:]))
+    assert steps[0] == parsed
+    assert b"".join(before) == error
+    assert b"".join(after) == b"PING\r\n" + error
 
 
 def test_skipped_bytes_are_passed_on():

@@ -129,6 +129,24 @@ async def test_bytes_of_a_lost_connection_are_ignored(client):
     assert client.processed == []
 
 
+@pytest.mark.parametrize("size", [1, 7, 50, 1000])
+async def test_errors_arrive_between_the_messages_around_them(client, size):
+    """A permissions violation refers to a message that was sent before the next acknowledgement."""
+    seen = []
+
+    async def report(error):
+        seen.append(str(error))
+
+    client._error_cb = report
+    receive_raw(client, 1, lambda messages: seen.extend(message[2] for message in messages))
+    violation = b"-ERR 'Permissions Violation for Publish to \"%d\"'\r\n"
+    stream = b"".join(frame(1, b"%d" % number) + frame(1, b"-ERR") + violation % number for number in range(20))
+    for start in range(0, len(stream), size):
+        await client.feed(stream[start : start + size])
+    text = 'nats: permissions violation for publish to "{}"'
+    assert seen == [step for number in range(20) for step in (b"%d" % number, b"-ERR", text.format(number))]
+
+
 async def test_exception_of_a_receiver_does_not_end_reading(client, caplog):
     received = []
 
