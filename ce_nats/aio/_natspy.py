@@ -95,6 +95,9 @@ def request_inbox(nc: Client) -> str:
 
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
+# Size of joined frames after which others are not added.
+_MAX_JOINED: Final = 2**15
+
 
 async def send_publish(nc: Client, frame: bytes, payload_size: int, count: int = 1) -> None:
     """
@@ -119,7 +122,7 @@ async def send_buffer(nc: Client) -> None:
     await _get(nc, "_flush_pending")(force_flush=True)
 
 
-def write_publish_frame(nc: Client, frame: bytes, payload_size: int, count: int = 1) -> None:
+def write_publish_frame(nc: Client, frame: bytes | bytearray, payload_size: int, count: int = 1) -> None:
     """
     Write frames as :func:`send_publish` does, without waiting if nats-py's buffer is full.
 
@@ -143,6 +146,57 @@ def write_publish_frame(nc: Client, frame: bytes, payload_size: int, count: int 
     flushes = _get(nc, "_flush_queue")
     if flushes.empty() and nc.is_connected:
         flushes.put_nowait(asyncio.get_running_loop().create_future())
+
+
+class FrameBuffer:
+    """
+    Writes frames as :func:`write_publish_frame` does, and joins them within nats-py's buffer.
+
+    nats-py has each frame at once, so it is sent before what is written to the connection later, and also if the
+    connection is closed next. Frames that follow each other cost one object, and one call of nats-py's flusher.
+
+    Args:
+        nc: The connection.
+    """
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        # The last element of nats-py's buffer as long as nothing else was written, nor the buffer sent.
+        self._frames = bytearray()
+        for name in ("_pending", "_pending_data_size"):
+            _get(nc, name)
+
+    def write(self, line: bytes, block: bytes, data: bytes) -> None:
+        """
+        Write a frame.
+
+        Args:
+            line: Line of PUB or HPUB; subject and sizes were checked.
+            block: Header block, or ``b""``.
+            data: Payload.
+
+        Raises:
+            nats.errors.Error: As ``nc.publish()`` does.
+        """
+        nc, frames = self._nc, self._frames
+        size = len(block) + len(data)
+        if size > _MAX_JOINED:
+            write_publish_frame(nc, b"".join((line, block, data, _CRLF)), size)
+            return
+        pending = nc._pending
+        if not pending or pending[-1] is not frames or len(frames) > _MAX_JOINED or not nc.is_connected:
+            if not nc.is_connected:
+                _check_buffer(nc, size)
+            self._frames = frames = bytearray()
+            write_publish_frame(nc, frames, 0, 0)
+        frames += line
+        frames += block
+        frames += data
+        frames += _CRLF
+        nc._pending_data_size += len(line) + size + len(_CRLF)
+        stats = nc.stats
+        stats["out_msgs"] += 1
+        stats["out_bytes"] += size
 
 
 def _check_buffer(nc: Client, payload_size: int) -> None:

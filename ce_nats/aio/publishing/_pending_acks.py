@@ -21,14 +21,13 @@ from nats.js.api import PubAck
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from ...message import NatsMessage
-from ...wire.nats import write_publish
 from .._errors import delivery_errors
-from .._natspy import send_buffer, write_publish_frame
+from .._natspy import FrameBuffer, send_buffer
 from .._permissions import ConnectionWatch, Denial
 from ._ack_window import AckWindow
 from ._denials import Denials
 from ._fast_ingest import FastIngest
-from ._lane import BURST, LARGE_BYTES, Lane
+from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
 from ._stream_lookup import PAUSE_SECONDS, Listeners
@@ -91,8 +90,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._look_again = 0.0
         self._unyielded = 0
         self._loop: asyncio.AbstractEventLoop
-        # Messages that are written at the end of this iteration of the loop.
-        self._unwritten: list[PendingMessage] = []
+        self._frames = FrameBuffer(nc)
         self._denials = Denials()
         self._fast: FastIngest | None = None
         # Under another prefix, subjects and replies may be mapped between accounts.
@@ -108,7 +106,6 @@ class PendingAcks(AckWindow[PendingMessage]):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._write()
         try:
             if self._fast is not None:
                 await self._fast.close()
@@ -200,15 +197,10 @@ class PendingAcks(AckWindow[PendingMessage]):
         nc = self.nc
         if lane is not None and not lane.is_disabled and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
             item.is_batched = True
-            if self._unwritten:  # on the same subject, perhaps
-                self._write()
             lane.add(item)
             return item
         if self._denials and self._denials.holds(item.subject):
             item.due = now  # not sent, and fails with the denied ones
-            return item
-        if nc.is_connected:
-            self._publish_soon(item)
             return item
         try:
             self._publish(item)
@@ -218,51 +210,19 @@ class PendingAcks(AckWindow[PendingMessage]):
                 raise
         return item
 
-    def _publish_soon(self, item: PendingMessage) -> None:
-        """Publish a message with others: when there are enough of them, or at the end of this iteration of the loop."""
-        item.attempts += 1
-        self._unwritten.append(item)
-        if len(self._unwritten) >= BURST or len(item.data) >= LARGE_BYTES:
-            self._write()
-        elif len(self._unwritten) == 1:
-            self._loop.call_soon(self.guard, self._write)
-
-    def _write(self) -> None:
-        """Write the messages of :meth:`_publish_soon` that have not failed meanwhile."""
-        items = [item for item in self._unwritten if item.token in self.pending]
-        self._unwritten.clear()
-        if not items:
-            return
-        parts: list[bytes] = []
-        total = 0
-        for item in items:
-            data, block = item.data, item.block
-            size = len(block) + len(data)
-            # As wire.nats.write_publish() does; joined once for all frames.
-            sizes = f"{len(block)} {size}" if block else size
-            line = f"{'HPUB' if block else 'PUB'} {item.subject} {self._prefix}{item.token} {sizes}\r\n"
-            parts += (line.encode(), block, data, b"\r\n")
-            total += size
-        try:
-            write_publish_frame(self.nc, b"".join(parts), total, len(items))
-        except nats.errors.Error:  # the connection was lost meanwhile
-            due = time.monotonic() + PAUSE_SECONDS
-            for item in items:
-                item.attempts -= 1
-                item.due = due
-
     def _publish(self, item: PendingMessage) -> None:
-        if self._unwritten:
-            self._write()
+        data, block = item.data, item.block
+        # As wire.nats.write_publish() does, without a frame for each message.
+        sizes = f"{len(block)} {len(block) + len(data)}" if block else len(data)
+        line = f"{'HPUB' if block else 'PUB'} {item.subject} {self._prefix}{item.token} {sizes}\r\n"
         try:
-            size = len(item.block) + len(item.data)
-            frame = write_publish(item.subject, item.data, item.block, self._prefix + item.token)
-            write_publish_frame(self.nc, frame, size)
-            item.attempts += 1
-            item.last_error = None
+            self._frames.write(line.encode(), block, data)
         except nats.errors.OutboundBufferLimitError:
             # The connection is lost, and nats-py's buffer is full. Retry later.
             item.due = time.monotonic() + PAUSE_SECONDS
+        else:
+            item.attempts += 1
+            item.last_error = None
 
     def _receive(self, token: str, data: bytes, block: bytes) -> None:
         item = self.pending[token]
@@ -294,7 +254,6 @@ class PendingAcks(AckWindow[PendingMessage]):
         """
         if denial.operation != "publish":
             return super()._on_denial(denial)
-        self._write()  # what counts as sent was sent
         if self._denials.add(denial):
             return True
         batched = [] if self._fast is None else list(self._fast.sent())

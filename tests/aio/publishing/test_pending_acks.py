@@ -13,8 +13,7 @@ import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio import PublishResult
-from ce_nats.aio.publishing import _pending_acks
-from ce_nats.aio.publishing._lane import BURST, LARGE_BYTES
+from ce_nats.aio.publishing._lane import BURST
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.wire.nats import encode_header_block
 from tests.support.scripted_server import (
@@ -169,26 +168,37 @@ async def test_closed_connection_is_a_timeout():
 
 async def test_messages_of_one_iteration_of_the_loop_are_written_together():
     async with pending_acks(*[ACK] * 100, window=100) as (server, acks):
-        await acks.send(NatsMessage("orders", b"0"), b"")
-        assert acks.nc.pending_data_size == 0
-        for number in range(1, BURST):
+        for number in range(BURST + 1):
+            before = acks.nc.pending_data_size
             await acks.send(NatsMessage("orders", b"%d" % number), b"")
-        frames = acks.nc.pending_data_size
-        assert frames > 0
-        await acks.send(NatsMessage("orders", b"%d" % BURST), b"")
-        assert acks.nc.pending_data_size == frames
+            assert acks.nc.pending_data_size > before
+        assert len(acks.nc._pending) == 1
+        assert acks.nc.pending_data_size == len(acks.nc._pending[0])
         await asyncio.wait_for(acks.drain(), SECONDS)
         assert [frame.payload for frame in server.received] == [b"%d" % number for number in range(BURST + 1)]
         assert acks.nc.stats["out_msgs"] == BURST + 1
+        assert acks.nc.stats["out_bytes"] == sum(len(b"%d" % number) for number in range(BURST + 1))
 
 
-async def test_large_message_is_written_at_once():
-    async with pending_acks(ACK, ACK) as (server, acks):
-        small = await send(acks)
-        large = await acks.send(NatsMessage("orders", bytes(LARGE_BYTES)), b"")
-        assert acks.nc.pending_data_size > LARGE_BYTES
-        await asyncio.wait_for(asyncio.gather(small.ack, large.ack), SECONDS)
-        assert [len(frame.payload) for frame in server.received] == [4, LARGE_BYTES]
+async def test_messages_stay_in_the_order_of_others_on_the_connection():
+    async with pending_acks(window=20) as (server, acks):
+        expected = [b"%d" % number for number in range(20)]
+        for number, payload in enumerate(expected):
+            if number % 3:
+                await acks.send(NatsMessage("orders", payload), b"")
+            else:
+                await acks.nc.publish("orders", payload)
+        await server.receives(20)
+        assert [frame.payload for frame in server.received] == expected
+
+
+@pytest.mark.parametrize("size", [2**15 - 100, 2**15, 2**20 - 100])
+async def test_large_messages_are_written_in_order(size):
+    async with pending_acks(*[ACK] * 12, window=100) as (server, acks):
+        sizes = [4, size, 4] * 4
+        items = [await acks.send(NatsMessage("orders", bytes(size)), b"") for size in sizes]
+        await asyncio.wait_for(asyncio.gather(*(item.ack for item in items)), SECONDS)
+        assert [len(frame.payload) for frame in server.received] == sizes
 
 
 async def test_messages_are_written_before_the_end_of_the_block():
@@ -200,21 +210,12 @@ async def test_messages_are_written_before_the_end_of_the_block():
         await asyncio.wait_for(server.receives(1), SECONDS)
 
 
-async def test_failed_message_is_not_written():
+async def test_messages_are_sent_if_the_connection_is_closed_next():
     async with pending_acks() as (server, acks):
-        first, second = await send(acks, Nats_Msg_Id="1"), await send(acks, Nats_Msg_Id="2")
-        acks.fail(first.token, DeliveryError("timeout", ""))
-        await server.receives(1)
-        assert [frame.headers.get("Nats-Msg-Id") for frame in server.received] == ["2"]
-        assert [token for token, item in acks.pending.items() if item is second] == [second.token]
-
-
-async def test_connection_that_is_closed_before_the_write_is_a_timeout():
-    async with pending_acks() as (server, acks):
-        item = await send(acks)
+        items = [await send(acks) for _ in range(3)]
         await acks.nc.close()
-        assert (await failure(item)).code == "timeout"
-        assert server.received == []
+        assert [(await failure(item)).code for item in items] == ["timeout"] * 3
+        await asyncio.wait_for(server.receives(3), SECONDS)
 
 
 async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
@@ -224,10 +225,8 @@ async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
         def refuse(*_):
             raise nats.errors.OutboundBufferLimitError
 
-        monkeypatch.setattr(_pending_acks, "write_publish_frame", refuse)
+        monkeypatch.setattr(acks._frames, "write", refuse)
         items = [await send(acks), await send(acks)]
-        assert [item.attempts for item in items] == [1, 1]
-        await asyncio.sleep(0)
         assert [item.attempts for item in items] == [0, 0]
         monkeypatch.undo()
         for item in items:
@@ -235,11 +234,12 @@ async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
         assert [item.attempts for item in items] == [1, 1]
 
 
-async def test_fault_of_the_write_fails_all_messages(monkeypatch):
+async def test_fault_of_the_write_is_raised(monkeypatch):
     async with pending_acks() as (_, acks):
-        monkeypatch.setattr(_pending_acks, "write_publish_frame", None)
-        item = await send(acks)
-        assert (await failure(item)).code == "delivery-failed"
+        monkeypatch.setattr(acks._frames, "write", None)
+        with pytest.raises(TypeError):
+            await send(acks)
+        assert acks.pending == {}
 
 
 # --- The end of the window ------------------------------------------------------------------------------------------
