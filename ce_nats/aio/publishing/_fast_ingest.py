@@ -24,7 +24,7 @@ from nats.aio.subscription import Subscription
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode
 from .._jetstream_api import StreamApi, StreamOnSubject
-from .._natspy import RawMessage, is_server_from
+from .._natspy import RawMessage, before_close, is_server_from
 from .._permissions import Denial
 from ._ack_window import subscribe_replies, unsubscribe_replies
 from ._lane import PING, Lane, Owner
@@ -79,6 +79,7 @@ class FastIngest:
         self._lock = asyncio.Lock()
         self._inbox = ""
         self._subscription: Subscription | None = None
+        self._forget = before_close(self._nc, self._write_all)
 
     async def look_up(self, subject: str) -> Lane | None:
         """Return the lane of a subject, and remember it; None if its stream accepts no batches."""
@@ -156,10 +157,16 @@ class FastIngest:
 
     async def close(self) -> None:
         """End open batches, without waiting for their acknowledgements, and unsubscribe."""
+        self._forget()
         for lane in self._lanes:
             lane.close()
         if self._subscription is not None:
             await unsubscribe_replies(self._nc, self._subscription)
+
+    def _write_all(self) -> None:
+        """Write the messages that wait; called before the connection is closed."""
+        for lane in self._lanes:
+            self._owner.guard(lane.write_all)
 
     def commit(self) -> None:
         """End open batches."""

@@ -224,6 +224,26 @@ class Lane:
         if self._pause is not None:
             self._pause.cancel()
 
+    def write_all(self) -> None:
+        """
+        Write all messages that wait, and end the batch: the connection is about to be closed.
+
+        No acknowledgement can arrive any more, so it does not wait for those of earlier messages, nor for the end of
+        the batch before. Nothing is written if the messages must not be sent now, for instance during a denial.
+        """
+        is_paused = self._is_suspended or self.is_disabled or self._owner.is_held or self._resume_at
+        if is_paused or not self._nc.is_connected:
+            return
+        items = self._take(len(self._queue))
+        if items:
+            if not self.batch or self._is_ending:
+                self._begin()
+            self._write(items, commits=True)
+            self.batch = ""  # its acknowledgements would be taken for those of the batch before
+        elif self.batch and self._number and not self._is_ending:
+            self._end_without_message()
+        self._is_ending = True
+
     def disable(self) -> None:
         """Publish all messages in the ordinary way, from now on."""
         if not self.is_disabled:

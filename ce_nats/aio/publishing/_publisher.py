@@ -45,6 +45,11 @@ class Publisher:
     and so do messages with ``Nats-Expected-Last-...``: the server would refuse the copy of a stored message. A resent
     message may be stored after later ones.
 
+    Events are written to the connection in the order of the calls, also relative to other messages that the program
+    publishes on it; those of batches, see below, may follow later ones that are published otherwise. If the connection
+    is closed within the block, accepted events are sent before, and fail with ``timeout`` if the acknowledgement does
+    not arrive.
+
     After no-responders, for instance during the election of a leader, any message is resent for ``retry_timeout``
     seconds, because it was not stored. Before the first acknowledgement the server is asked (on
     ``$JS.API.STREAM.NAMES``) whether a stream listens; if no stream listens, the error is raised at once.

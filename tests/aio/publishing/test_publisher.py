@@ -1,14 +1,14 @@
 import asyncio
 import json
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import nats
 import pytest
 from nats.js.errors import APIError
 
 from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
-from ce_nats.aio import DeliveryError, Publisher, PublishError
+from ce_nats.aio import DeliveryError, Publisher, PublishError, publish
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.extensions.tracing import TraceContext
@@ -306,6 +306,42 @@ async def test_closed_connection_fails_pending_messages(server, subject, make_ev
     assert [failure.event.get_id() for failure in info.value.failures] == ["event 0"]
     with pytest.raises(DeliveryError):
         await Publisher(nc.jetstream()).__aenter__()
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+@pytest.mark.parametrize("allow_batched", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 33, 64, 300])
+async def test_accepted_events_are_stored_if_the_connection_is_closed_next(
+    server, js, subject, make_event, count, allow_batched, end
+):
+    """All of them in order, although their acknowledgements do not arrive, nor those that a batch waits for."""
+    stream = subject.replace(".", "_")
+    await js.add_stream(name=stream, subjects=[subject], storage="memory", allow_batched=allow_batched)
+    nc = await nats.connect(server.url)
+    with suppress(PublishError):
+        async with Publisher(nc.jetstream(), window=400) as publisher:
+            for number in range(count):
+                await publisher.publish(make_event(number), subject)
+            await getattr(nc, end)()
+
+    async def are_stored():
+        return len(await stored(js, stream)) == count
+
+    await until(are_stored)
+    assert await ids(js, stream) == [make_event(number).get_id() for number in range(count)]
+    await js.delete_stream(stream)
+
+
+async def test_events_are_not_overtaken_by_core_publishes(nc, js, subject, stream, make_event):
+    async with Publisher(js) as publisher:
+        for number in range(40):
+            await publisher.publish(make_event(number), subject)
+            if number % 7 == 0:
+                await publish(nc, make_event(f"core {number}"), subject)
+    found = await ids(js, stream)
+    expected = [[f"event {number}", f"event core {number}"][: 1 + (number % 7 == 0)] for number in range(40)]
+    assert len(found) == 46
+    assert found == [name for names in expected for name in names]
 
 
 async def test_publish_outside_of_the_block_is_an_error(js, subject, stream, make_event):
