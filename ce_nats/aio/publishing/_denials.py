@@ -21,21 +21,26 @@ class _Count:
 
 
 class Denials:
-    """Denied publishes whose messages are not known yet."""
+    """
+    Denied publishes whose messages are not known yet.
+
+    Attributes:
+        counts: Denials with the messages that they may refer to.
+    """
 
     def __init__(self) -> None:
-        self._counts: dict[Denial, _Count] = {}
+        self.counts: dict[Denial, _Count] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._counts)
+        return bool(self.counts)
 
     def holds(self, subject: str) -> bool:
         """Return whether nothing is to be sent to a subject."""
-        return any(denial.is_publish(subject) for denial in self._counts)
+        return any(denial.is_publish(subject) for denial in self.counts)
 
     def add(self, denial: Denial) -> bool:
         """Count a further denial; return False if it is the first one of its subject."""
-        count = self._counts.get(denial)
+        count = self.counts.get(denial)
         if count is not None:
             count.number += 1
         return count is not None
@@ -48,7 +53,7 @@ class Denials:
             denial: The denial.
             sent: Messages that were sent to the subject and are not acknowledged, in this order.
         """
-        self._counts[denial] = _Count(sent)
+        self.counts[denial] = _Count(sent)
 
     def end(self, denial: Denial) -> tuple[Sequence[PendingMessage], Sequence[PendingMessage]]:
         """
@@ -57,10 +62,10 @@ class Denials:
         Args:
             denial: The denial that :meth:`begin` was called with. The server has processed all messages since then.
         """
-        count = self._counts.pop(denial)
+        count = self.counts.pop(denial)
         index = max(0, len(count.sent) - count.number)
         return count.sent[:index], count.sent[index:]
 
     def forget(self, denial: Denial) -> None:
         """Stop counting: the connection was lost, and what was sent is resent."""
-        del self._counts[denial]
+        del self.counts[denial]

@@ -199,7 +199,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             item.is_batched = True
             lane.add(item)
             return item
-        if self._denials and self._denials.holds(item.subject):
+        if self._denials.counts and self._denials.holds(item.subject):
             item.due = now  # not sent, and fails with the denied ones
             return item
         try:

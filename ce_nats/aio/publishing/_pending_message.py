@@ -77,7 +77,7 @@ def read_reply(subject: str, data: bytes, block: bytes) -> PubAck | DeliveryErro
         data: Payload of the reply.
         block: Its header block, or ``b""``.
     """
-    if reports_no_responders(data, block):
+    if block and reports_no_responders(data, block):
         return DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens")
     try:
         ack = _decode(data)
