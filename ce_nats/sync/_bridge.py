@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -21,6 +21,10 @@ _END: Final = object()
 _NO_ITEM: Final = object()
 
 T = TypeVar("T")
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Hand(threading.local):
@@ -42,13 +46,21 @@ class ThreadBridge(Generic[T]):
         loop: The loop.
         limit: Maximum number of items that are read ahead.
         name: Name of the iterator, for errors.
+        on_demand: Called in the loop when a thread has taken at least half of the items that were read ahead. If there
+            is such a function, the first item is not read before a thread waits for it.
+
+    Attributes:
+        limit: As the argument; ``on_demand`` may change it.
     """
 
-    def __init__(self, loop: Loop, limit: int, name: str) -> None:
+    def __init__(self, loop: Loop, limit: int, name: str, on_demand: Callable[[], None] | None = None) -> None:
         self._loop = loop
-        self._limit = limit
+        self.limit = limit
         self._name = name
+        self._on_demand = on_demand
+        self._received = 0
         self._items: SimpleQueue[Any] = SimpleQueue()
+        self._ready = iter(self._items.get_nowait, _NO_ITEM)
         self._hand = _Hand()
         self._has_room = asyncio.Event()
         # How often the reader has waited for room, and up to which of these times a thread has woken it.
@@ -57,25 +69,55 @@ class ThreadBridge(Generic[T]):
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, items: AsyncIterator[T]) -> None:
-        """Start to read an iterator; called in the loop."""
-        self._task = supervise(self._read_all(items), self._name, self._fail)
+    def start(self, items: AsyncIterator[T], take: Callable[[], T | None] = _nothing) -> None:
+        """
+        Start to read an iterator; called in the loop.
 
-    def end(self) -> None:
-        """End the iterations of threads, and drop unread items; called in the loop."""
+        Args:
+            items: The iterator.
+            take: Returns its next item if that is possible without waiting, else None; it is faster.
+        """
+        if self._on_demand is not None:
+            self._waits += 1
+        self._task = supervise(self._read_all(items, take), self._name, self._fail)
+
+    @property
+    def taken(self) -> int:
+        """Number of items that threads have taken."""
+        return self._received - self._items.qsize()
+
+    def is_empty(self) -> bool:
+        """Return whether no item waits for a thread; may be called in any thread."""
+        return self._items.empty()
+
+    def end(self) -> list[T]:
+        """End the iterations of threads, and return the items that no thread has taken; called in the loop."""
         self._is_ended = True
         if self._task is not None:
             self._task.cancel()
+        items = self.give_back()
+        self._items.put(_END)
+        return items
+
+    def give_back(self) -> list[T]:
+        """Return the items that no thread has taken; called in the loop. Iterations continue with later items."""
+        items: list[T] = []
         with suppress(Empty):
             while True:
-                self._items.get_nowait()
-        self._items.put(_END)
+                item = self._items.get_nowait()
+                if item is _END:
+                    self._items.put(_END)
+                    break
+                items.append(item)
+        self._received -= len(items)
+        return items
 
-    async def stop(self) -> None:
+    async def stop(self) -> list[T]:
         """As :meth:`end`; returns when the iterator is no longer read."""
-        self.end()
+        items = self.end()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        return items
 
     def take(self, timeout: float | None) -> list[T]:
         """
@@ -92,36 +134,55 @@ class ThreadBridge(Generic[T]):
         hand = self._hand.items
         if self._is_ended:
             hand.clear()
-        self._make_room()
         if not hand:
-            get = partial(self._items.get, timeout=timeout)
             try:
-                hand.extend(islice(iter(get, _NO_ITEM), 1))  # one call, which is not interrupted after get()
+                hand.extend(islice(self._ready, 1))  # one call, which is not interrupted after get_nowait()
             except Empty:
-                raise StopIteration from None
+                self._wait_for_item(hand, timeout)
         if hand[0] is _END:
             self._items.put(_END)  # for other threads, and for later calls
             hand.clear()
             if self._error is not None:
                 raise self._error
             raise StopIteration
-        self._make_room()
+        if self._waits != self._woken:
+            self._make_room()
         return hand
+
+    def _wait_for_item(self, hand: list[T], timeout: float | None) -> None:
+        self._make_room()
+        get = partial(self._items.get, timeout=timeout)
+        try:
+            hand.extend(islice(iter(get, _NO_ITEM), 1))
+        except Empty:
+            raise StopIteration from None
 
     def _make_room(self) -> None:
         """Wake the reader if it waits and at most half of the items are left."""
         waits = self._waits
-        if waits != self._woken and self._items.qsize() <= self._limit // 2:
+        if waits != self._woken and self._items.qsize() <= self.limit // 2:
             with suppress(DeliveryError):
-                self._loop.call_soon(self._has_room.set)
+                self._loop.call_soon(self._wake)
             self._woken = waits  # last: if the call is interrupted, the next one wakes the reader
 
-    async def _read_all(self, items: AsyncIterator[T]) -> None:
+    def _wake(self) -> None:
+        if self._on_demand is not None:
+            self._on_demand()
+        self._has_room.set()
+
+    async def _read_all(self, items: AsyncIterator[T], take: Callable[[], T | None]) -> None:
+        put, size = self._items.put, self._items.qsize
         try:
-            async for item in items:
-                self._items.put(item)
-                if self._items.qsize() >= self._limit:
-                    await self._wait_for_room()
+            if self._on_demand is not None:
+                await self._has_room.wait()
+            async for first in items:
+                item: T | None = first
+                while item is not None:
+                    self._received += 1
+                    put(item)
+                    if size() >= self.limit:
+                        await self._wait_for_room()
+                    item = take()
         except Exception as error:
             self._error = error
         self._items.put(_END)
@@ -134,7 +195,7 @@ class ThreadBridge(Generic[T]):
         self._has_room.clear()
         self._waits += 1
         # A thread may have taken the last item before it could see that number.
-        if self._items.qsize() > self._limit // 2:
+        if self._items.qsize() > self.limit // 2:
             await self._has_room.wait()
 
 

@@ -18,7 +18,7 @@ from ..aio._claim_check import MAX_SIZE, OVER
 from ..aio._connect import Callback, ErrorCallback
 from ..aio._observer import OnOutcome
 from ..aio._util.patience import RETRY_SECONDS
-from ..aio.consumer._pull_consumer import BACKOFF
+from ..aio.consumer._pull_consumer import ACK_DELAY, BACKOFF
 from ..aio.core._publish import check_size, prepare
 from ..aio.jetstream import DedupId, TimeToLive
 from ..aio.reading._range_reader import OnLoss
@@ -509,6 +509,7 @@ class Connection:
         backoff: Backoff | Sequence[float] = BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
+        ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
@@ -534,6 +535,7 @@ class Connection:
             backoff=backoff,
             prefetch=prefetch,
             double_ack=double_ack,
+            ack_delay=ack_delay,
             mode=mode,
             dialect=dialect,
             parse_data=parse_data,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import Any, Final
 
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
@@ -16,7 +18,7 @@ from .._callables import is_async
 from .._numbers import check_count, check_optional_seconds
 from ..aio._observer import OnOutcome
 from ..aio._util.checks import check_key
-from ..aio.consumer._pull_consumer import BACKOFF
+from ..aio.consumer._pull_consumer import ACK_DELAY, BACKOFF
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
@@ -26,8 +28,13 @@ from ..redelivery import Backoff, RetryPolicy
 from ..schemas import Validate
 from ._bridge import ThreadBridge, check_fork
 from ._claim_check import ClaimCheck
+from ._handled import HandledDeliveries
 from ._link import Linked
 from ._loop import Loop
+from ._read_ahead import ReadAhead
+
+# Maximum number of messages that are handed out before threads ask for them.
+_MAX_AHEAD: Final = 64
 
 
 class PullConsumer:
@@ -68,6 +75,7 @@ class PullConsumer:
         backoff: Backoff | Sequence[float] = BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
+        ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
@@ -85,7 +93,9 @@ class PullConsumer:
         self._loop = link.loop
         self._timeout = timeout
         self._name = f"consumer {consumer} of stream {stream}"
-        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name)
+        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name, self._on_demand)
+        self._read_ahead = ReadAhead(min(prefetch, _MAX_AHEAD), time.monotonic())
+        self._has_key = False
 
         async def open_it() -> aio.PullConsumer:
             deliveries = await aio.PullConsumer(
@@ -99,6 +109,7 @@ class PullConsumer:
                 backoff=backoff,
                 prefetch=prefetch,
                 double_ack=double_ack,
+                ack_delay=ack_delay,
                 mode=mode,
                 dialect=dialect,
                 parse_data=parse_data,
@@ -111,7 +122,21 @@ class PullConsumer:
                 on_outcome=on_outcome,
                 instrumentation=instrumentation,
             ).__aenter__()
-            self._bridge.start(deliveries)
+            parts = deliveries._open_parts()
+            self._ledger = parts.ledger
+            self._handled = HandledDeliveries(
+                self._loop,
+                parts.settler,
+                parts.ledger,
+                parts.acks,
+                deliveries._running,
+                deliveries._reporter,
+                ack_delay,
+                self._bridge.is_empty,
+            )
+            # Otherwise an event is checked when it is handed out, and may expire afterwards.
+            self._may_read_ahead = parts.preparation.is_plain
+            self._bridge.start(deliveries, parts.deliveries.take)
             self._loop.opened[self] = None
             return deliveries
 
@@ -135,7 +160,7 @@ class PullConsumer:
         """
         check_fork(self._loop, self._name)  # at the end of the program, the iteration ends as usual
         hand = self._bridge.take(self._timeout)
-        delivery = Delivery(self._loop, hand[0])
+        delivery = Delivery(self._loop, hand[0], self._handled)
         del hand[0]  # no call follows: see take()
         return delivery
 
@@ -176,17 +201,30 @@ class PullConsumer:
             raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
         check_count("concurrency", concurrency)
         check_key(key)
-        if key is None:
-            self._run(handler, concurrency)
-            return
-        self._loop.run(self._keep_order, key)
+        if key is not None:
+            self._loop.run(self._keep_order, key)
         try:
             self._run(handler, concurrency)
         finally:
-            self._loop.run(self._consumer._end_order)
+            if self._loop.belongs_to_this_process:
+                self._loop.run(self._end_run, has_key=key is not None)
 
     async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
+        await self._end_reading_ahead()
         self._consumer._keep_order(key)
+        self._has_key = True
+
+    async def _end_run(self, *, has_key: bool) -> None:
+        """After the handlers have returned, settle their messages, and put back those that no handler received."""
+        await self._end_reading_ahead()
+        if has_key:
+            self._has_key = False
+            await self._consumer._end_order()
+
+    async def _end_reading_ahead(self) -> None:
+        self._bridge.limit = 1
+        self._put_back(self._bridge.give_back())
+        await self._handled.settle_all()
 
     def _run(self, handler: Callable[[Delivery], object], concurrency: int) -> None:
         if concurrency == 1:
@@ -209,7 +247,7 @@ class PullConsumer:
             try:
                 with delivery:
                     result = handler(delivery)
-                    if inspect.isawaitable(result):
+                    if result is not None and inspect.isawaitable(result):
                         raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
             except Exception as error:
                 self._loop.run(self._report, error, delivery._delivery)
@@ -228,7 +266,19 @@ class PullConsumer:
 
     def _stop(self) -> None:
         self._consumer.stop()
-        self._bridge.end()
+        self._put_back(self._bridge.end())
+        self._handled.settle(is_last=True)
+
+    def _put_back(self, deliveries: list[aio.Delivery]) -> None:
+        """Put back messages that no handler received."""
+        for delivery in reversed(deliveries):
+            self._ledger.put_back(delivery._entry)
+
+    def _on_demand(self) -> None:
+        """When threads need more messages, acknowledge those that they have handled."""
+        self._handled.settle()
+        limit = self._read_ahead.limit(self._bridge.taken, time.monotonic())
+        self._bridge.limit = limit if self._may_read_ahead and not self._has_key else 1
 
     def __enter__(self) -> PullConsumer:
         return self
@@ -246,8 +296,14 @@ class PullConsumer:
     async def _end(self, seconds: float | None = None) -> None:
         self._loop.opened.pop(self, None)
         self._consumer.stop()
-        await self._bridge.stop()
-        await asyncio.wait_for(self._consumer.__aexit__(None, None, None), seconds)
+        self._put_back(await self._bridge.stop())
+        await asyncio.wait_for(self._leave(), seconds)
+
+    async def _leave(self) -> None:
+        try:
+            await self._handled.close()
+        finally:
+            await self._consumer.__aexit__(None, None, None)
 
 
 class Delivery:
@@ -257,11 +313,13 @@ class Delivery:
     As a context manager it returns the event, and settles the message at the end of the block.
     """
 
-    __slots__ = ("_delivery", "_loop")
+    __slots__ = ("_delivery", "_handled", "_is_handled", "_loop")
 
-    def __init__(self, loop: Loop, delivery: aio.Delivery) -> None:
+    def __init__(self, loop: Loop, delivery: aio.Delivery, handled: HandledDeliveries) -> None:
         self._loop = loop
         self._delivery = delivery
+        self._handled = handled
+        self._is_handled = False  # its block has ended, and the loop acknowledges it
 
     @property
     def event(self) -> DecodedEvent:
@@ -306,7 +364,7 @@ class Delivery:
     @property
     def is_settled(self) -> bool:
         """Whether it was acknowledged, redelivered, dead-lettered or released."""
-        return self._delivery.is_settled
+        return self._is_handled or self._delivery.is_settled
 
     def resolve(self) -> DecodedEvent:
         """
@@ -324,7 +382,7 @@ class Delivery:
         Raises:
             DeliveryError: As :meth:`ce_nats.aio.Delivery.ack` does.
         """
-        self._loop.run(self._delivery.ack)
+        self._settle(self._delivery.ack)
 
     def nak(self, delay: float | None = None) -> None:
         """
@@ -336,7 +394,7 @@ class Delivery:
         Raises:
             DeliveryError: As :meth:`ce_nats.aio.Delivery.nak` does.
         """
-        self._loop.run(self._delivery.nak, delay)
+        self._settle(self._delivery.nak, delay)
 
     def reject(self, reason: str = "") -> None:
         """
@@ -348,7 +406,11 @@ class Delivery:
         Raises:
             DeliveryError: As :meth:`ce_nats.aio.Delivery.nak` does.
         """
-        self._loop.run(self._delivery.reject, reason)
+        self._settle(self._delivery.reject, reason)
+
+    def _settle(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        if not self._is_handled:
+            self._loop.run(function, *args)
 
     def __enter__(self) -> DecodedEvent:
         return self._delivery._enter_block()
@@ -356,8 +418,12 @@ class Delivery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._delivery._leave_block()
-        self._loop.run(self._delivery._settle_block, error)
+        delivery = self._delivery
+        delivery._leave_block()
+        if error is None and not self._is_handled and self._handled.add(delivery):
+            self._is_handled = True
+        else:
+            self._loop.run(delivery._settle_block, error)
 
     def __repr__(self) -> str:
         return repr(self._delivery)

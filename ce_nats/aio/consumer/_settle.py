@@ -165,6 +165,23 @@ class Settler:
         if self._confirmations is not None:
             await self._confirmations.confirmed()
 
+    def is_acknowledged_later(self, attempt: Attempt) -> bool:
+        """
+        Return whether an acknowledgement is only collected and written later; may be called in any thread.
+
+        If not, it may fail at once, others may wait for it, or its outcome is reported.
+        """
+        entry = attempt._entry
+        return (
+            entry.place is _TAKEN
+            and entry.turn == attempt._turn
+            and entry.message is None
+            and self._observer is None
+            and self._confirmations is None
+            and self._ledger.keys is None
+            and self.nc.is_connected
+        )
+
     async def settle(
         self,
         attempt: Attempt,
