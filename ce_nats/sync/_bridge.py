@@ -46,25 +46,26 @@ class ThreadBridge(Generic[T]):
         loop: The loop.
         limit: Maximum number of items that are read ahead.
         name: Name of the iterator, for errors.
-        on_demand: Called in the loop when a thread has taken at least half of the items that were read ahead. If there
-            is such a function, the first item is not read before a thread waits for it.
+        on_wake: Called in the loop after :meth:`wake`, or when threads need items. If there is such a function, the
+            first item is not read before a thread waits for it.
 
     Attributes:
-        limit: As the argument; ``on_demand`` may change it.
+        limit: As the argument; ``on_wake`` may change it.
     """
 
-    def __init__(self, loop: Loop, limit: int, name: str, on_demand: Callable[[], None] | None = None) -> None:
+    def __init__(self, loop: Loop, limit: int, name: str, on_wake: Callable[[], None] | None = None) -> None:
         self._loop = loop
         self.limit = limit
         self._name = name
-        self._on_demand = on_demand
+        self._on_wake = on_wake
         self._received = 0
         self._items: SimpleQueue[Any] = SimpleQueue()
         self._ready = iter(self._items.get_nowait, _NO_ITEM)
         self._hand = _Hand()
         self._has_room = asyncio.Event()
-        # How often the reader has waited for room, and up to which of these times a thread has woken it.
-        self._waits = self._woken = 0
+        self._is_waiting = False  # the reader waits for room
+        # How often the loop was woken, and after which of these times a thread has woken it again.
+        self._wakes, self._woken = 0, -1
         self._is_ended = False
         self._error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
@@ -77,8 +78,7 @@ class ThreadBridge(Generic[T]):
             items: The iterator.
             take: Returns its next item if that is possible without waiting, else None; it is faster.
         """
-        if self._on_demand is not None:
-            self._waits += 1
+        self._is_waiting = self._on_wake is not None
         self._task = supervise(self._read_all(items, take), self._name, self._fail)
 
     @property
@@ -145,7 +145,7 @@ class ThreadBridge(Generic[T]):
             if self._error is not None:
                 raise self._error
             raise StopIteration
-        if self._waits != self._woken:
+        if self._is_waiting:
             self._make_room()
         return hand
 
@@ -157,24 +157,37 @@ class ThreadBridge(Generic[T]):
         except Empty:
             raise StopIteration from None
 
+    def wake(self) -> None:
+        """
+        Wake the loop, if it is not being woken; may be called in any thread.
+
+        Raises:
+            DeliveryError: ``not-open``: the program is ending.
+        """
+        wakes = self._wakes
+        if wakes != self._woken:
+            self._loop.call_soon(self._end_wait)
+            self._woken = wakes  # last: if the call is interrupted, the next one wakes the loop
+
     def _make_room(self) -> None:
         """Wake the reader if it waits and at most half of the items are left."""
-        waits = self._waits
-        if waits != self._woken and self._items.qsize() <= self.limit // 2:
+        if self._is_waiting and self._items.qsize() <= self.limit // 2:
             with suppress(DeliveryError):
-                self._loop.call_soon(self._wake)
-            self._woken = waits  # last: if the call is interrupted, the next one wakes the reader
+                self.wake()
 
-    def _wake(self) -> None:
-        if self._on_demand is not None:
-            self._on_demand()
-        self._has_room.set()
+    def _end_wait(self) -> None:
+        self._wakes += 1
+        if self._on_wake is not None:
+            self._on_wake()
+        if self._items.qsize() <= self.limit // 2:
+            self._has_room.set()
 
     async def _read_all(self, items: AsyncIterator[T], take: Callable[[], T | None]) -> None:
         put, size = self._items.put, self._items.qsize
         try:
-            if self._on_demand is not None:
+            if self._is_waiting:
                 await self._has_room.wait()
+                self._is_waiting = False
             async for first in items:
                 item: T | None = first
                 while item is not None:
@@ -193,10 +206,11 @@ class ThreadBridge(Generic[T]):
 
     async def _wait_for_room(self) -> None:
         self._has_room.clear()
-        self._waits += 1
-        # A thread may have taken the last item before it could see that number.
+        self._is_waiting = True
+        # A thread may have taken the last item before it could see this.
         if self._items.qsize() > self.limit // 2:
             await self._has_room.wait()
+        self._is_waiting = False
 
 
 async def read_in_thread(items: Iterable[T]) -> AsyncGenerator[T, None]:

@@ -93,7 +93,7 @@ class PullConsumer:
         self._loop = link.loop
         self._timeout = timeout
         self._name = f"consumer {consumer} of stream {stream}"
-        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name, self._on_demand)
+        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name, self._on_wake)
         self._read_ahead = ReadAhead(min(prefetch, _MAX_AHEAD), time.monotonic())
         self._has_key = False
 
@@ -133,6 +133,7 @@ class PullConsumer:
                 deliveries._reporter,
                 ack_delay,
                 self._bridge.is_empty,
+                self._bridge.wake,
             )
             # Otherwise an event is checked when it is handed out, and may expire afterwards.
             self._may_read_ahead = parts.preparation.is_plain
@@ -274,9 +275,9 @@ class PullConsumer:
         for delivery in reversed(deliveries):
             self._ledger.put_back(delivery._entry)
 
-    def _on_demand(self) -> None:
-        """When threads need more messages, acknowledge those that they have handled."""
-        self._handled.settle()
+    def _on_wake(self) -> None:
+        """Acknowledge what threads have handled, and determine how much they may need next."""
+        self._handled.look()
         limit = self._read_ahead.limit(self._bridge.taken, time.monotonic())
         self._bridge.limit = limit if self._may_read_ahead and not self._has_key else 1
 

@@ -37,6 +37,7 @@ class HandledDeliveries:
         reporter: Reports acknowledgements that cannot be written.
         delay: Maximum time for which they are collected, in seconds; 0 collects none.
         is_idle: Returns whether no message waits for a thread; may be called in any thread.
+        wake: Has :meth:`look` called in the loop; may be called in any thread.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class HandledDeliveries:
         reporter: Reporter,
         delay: float,
         is_idle: Callable[[], bool],
+        wake: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._settler = settler
@@ -58,9 +60,8 @@ class HandledDeliveries:
         self._reporter = reporter
         self._delay = delay
         self._is_idle = is_idle
+        self._wake = wake
         self._handled: deque[aio.Delivery] = deque()
-        # How often the loop has looked, and after which of these times a thread has woken it.
-        self._rounds, self._woken = 0, -1
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = not delay
         # Those that need more than an acknowledgement in the ledger, or whose acknowledgement may fail.
@@ -85,15 +86,10 @@ class HandledDeliveries:
             self._wake()
         return True
 
-    def _wake(self) -> None:
-        rounds = self._rounds
-        if rounds != self._woken:
-            self._loop.call_soon(self._look)
-            self._woken = rounds  # last: if the call is interrupted, the next one wakes the loop
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Settle what was collected, and look again after ``delay`` if more will follow; called in the loop."""
         self.settle()
-        if self._timer is None and not self._is_idle():
+        if self._timer is None and not self._is_closed and not self._is_idle():
             self._start_timer()
 
     def _start_timer(self) -> None:
@@ -112,7 +108,6 @@ class HandledDeliveries:
         Args:
             is_last: Write the acknowledgements, too. Otherwise they may be written with the next ones.
         """
-        self._rounds += 1
         try:
             self._acknowledge()
             if is_last or self._ledger.are_acks_due(time.monotonic()):
