@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ..aio._util.supervising import supervise
 from ..errors import DeliveryError, ErrorCode
@@ -86,9 +86,13 @@ class ThreadBridge(Generic[T]):
         """Number of items that threads have taken."""
         return self._received - self._items.qsize()
 
-    def is_empty(self) -> bool:
-        """Return whether no item waits for a thread; may be called in any thread."""
-        return self._items.empty()
+    def count(self) -> int:
+        """Return the number of items that no thread has taken; may be called in any thread."""
+        return self._items.qsize()
+
+    def refuse(self) -> None:
+        """End the iterations of threads that do not wait; may be called in any thread. Then :meth:`end` is called."""
+        self._is_ended = True
 
     def end(self) -> list[T]:
         """End the iterations of threads, and return the items that no thread has taken; called in the loop."""
@@ -134,6 +138,7 @@ class ThreadBridge(Generic[T]):
         hand = self._hand.items
         if self._is_ended:
             hand.clear()
+            self._raise_end()
         if not hand:
             try:
                 hand.extend(islice(self._ready, 1))  # one call, which is not interrupted after get_nowait()
@@ -142,12 +147,15 @@ class ThreadBridge(Generic[T]):
         if hand[0] is _END:
             self._items.put(_END)  # for other threads, and for later calls
             hand.clear()
-            if self._error is not None:
-                raise self._error
-            raise StopIteration
+            self._raise_end()
         if self._is_waiting:
             self._make_room()
         return hand
+
+    def _raise_end(self) -> NoReturn:
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
 
     def _wait_for_item(self, hand: list[T], timeout: float | None) -> None:
         self._make_room()

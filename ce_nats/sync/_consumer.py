@@ -50,6 +50,12 @@ class PullConsumer:
     handled. A message's ack deadline is extended while its handler runs, however long that takes. Several threads may
     iterate.
 
+    If handlers are fast, the event loop hands out as many messages at once as are handled in some milliseconds, at most
+    half of ``prefetch``. All threads take from them, so a slow handler holds back only its own message. A block that
+    ends without an exception does not wait until its acknowledgement is written, which happens within ``ack_delay`` or
+    after a reconnect. The block raises the error of an acknowledgement that cannot be kept until a reconnect; if the
+    connection is lost after the block, the error is reported to ``on_error``.
+
     Args:
         nc: A connection.
         stream: Name of the stream.
@@ -94,7 +100,6 @@ class PullConsumer:
         self._timeout = timeout
         self._name = f"consumer {consumer} of stream {stream}"
         self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1, self._name, self._on_wake)
-        self._read_ahead = ReadAhead(min(prefetch, _MAX_AHEAD), time.monotonic())
         self._has_key = False
 
         async def open_it() -> aio.PullConsumer:
@@ -123,7 +128,9 @@ class PullConsumer:
                 instrumentation=instrumentation,
             ).__aenter__()
             parts = deliveries._open_parts()
-            self._ledger = parts.ledger
+            self._read_ahead = ReadAhead(max(1, min(prefetch // 2, _MAX_AHEAD)), time.monotonic())
+            self._ledger, self._fetcher = parts.ledger, parts.fetcher
+            parts.ledger.ahead = self._bridge.count
             self._handled = HandledDeliveries(
                 self._loop,
                 parts.settler,
@@ -132,7 +139,7 @@ class PullConsumer:
                 deliveries._running,
                 deliveries._reporter,
                 ack_delay,
-                self._bridge.is_empty,
+                self._bridge.count,
                 self._bridge.wake,
             )
             # Otherwise an event is checked when it is handed out, and may expire afterwards.
@@ -244,14 +251,24 @@ class PullConsumer:
             worker.result()
 
     def _handle_all(self, handler: Callable[[Delivery], object]) -> None:
-        for delivery in self:
-            try:
-                with delivery:
-                    result = handler(delivery)
-                    if result is not None and inspect.isawaitable(result):
-                        raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
-            except Exception as error:
-                self._loop.run(self._report, error, delivery._delivery)
+        delivery: Delivery | None = None
+        try:
+            for delivery in self:
+                self._handle(handler, delivery)
+        except BaseException as error:
+            # Ctrl-C may come at the begin and at the end of a block, too.
+            if delivery is not None and not delivery.is_settled and self._loop.belongs_to_this_process:
+                self._loop.run(delivery._delivery._settle_block, error)
+            raise
+
+    def _handle(self, handler: Callable[[Delivery], object], delivery: Delivery) -> None:
+        try:
+            with delivery:
+                result = handler(delivery)
+                if result is not None and inspect.isawaitable(result):
+                    raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+        except Exception as error:
+            self._loop.run(self._report, error, delivery._delivery)
 
     async def _report(self, error: Exception, delivery: aio.Delivery) -> None:
         self._consumer._reporter.report(error, delivery)
@@ -264,6 +281,7 @@ class PullConsumer:
         """
         if self._loop.belongs_to_this_process:
             self._loop.call_soon(self._stop)
+            self._bridge.refuse()  # the calling thread must not take messages until the loop has run
 
     def _stop(self) -> None:
         self._consumer.stop()
@@ -274,11 +292,13 @@ class PullConsumer:
         """Put back messages that no handler received."""
         for delivery in reversed(deliveries):
             self._ledger.put_back(delivery._entry)
+        self._consumer._running.wake()  # the loop may be waiting for messages
 
     def _on_wake(self) -> None:
         """Acknowledge what threads have handled, and determine how much they may need next."""
         self._handled.look()
         limit = self._read_ahead.limit(self._bridge.taken, time.monotonic())
+        self._fetcher.wake()
         self._bridge.limit = limit if self._may_read_ahead and not self._has_key else 1
 
     def __enter__(self) -> PullConsumer:

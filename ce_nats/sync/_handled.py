@@ -36,7 +36,7 @@ class HandledDeliveries:
         running: State of the consumer, which gets an unexpected exception.
         reporter: Reports acknowledgements that cannot be written.
         delay: Maximum time for which they are collected, in seconds; 0 collects none.
-        is_idle: Returns whether no message waits for a thread; may be called in any thread.
+        waiting: Returns the number of messages that wait for a thread; may be called in any thread.
         wake: Has :meth:`look` called in the loop; may be called in any thread.
     """
 
@@ -49,7 +49,7 @@ class HandledDeliveries:
         running: Running,
         reporter: Reporter,
         delay: float,
-        is_idle: Callable[[], bool],
+        waiting: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
         self._loop = loop
@@ -59,7 +59,7 @@ class HandledDeliveries:
         self._running = running
         self._reporter = reporter
         self._delay = delay
-        self._is_idle = is_idle
+        self._waiting = waiting
         self._wake = wake
         self._handled: deque[aio.Delivery] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -82,14 +82,14 @@ class HandledDeliveries:
         if self._is_closed or not self._settler.is_acknowledged_later(delivery):
             return False
         self._handled.append(delivery)
-        if self._timer is None or self._is_idle():
+        if self._timer is None or not self._waiting():
             self._wake()
         return True
 
     def look(self) -> None:
         """Settle what was collected, and look again after ``delay`` if more will follow; called in the loop."""
         self.settle()
-        if self._timer is None and not self._is_closed and not self._is_idle():
+        if self._timer is None and not self._is_closed and self._waiting():
             self._start_timer()
 
     def _start_timer(self) -> None:

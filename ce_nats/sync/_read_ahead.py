@@ -34,8 +34,8 @@ class ReadAhead:
             taken: Number of items that threads have taken so far.
             now: Time in seconds.
         """
-        seconds = now - self._time
-        rate = (taken - self._taken) / seconds if seconds > 0 else 0.0
-        self._taken, self._time = taken, now
-        self._limit = max(1, min(self._most, 2 * self._limit, int(rate * _SECONDS)))
+        seconds, count = now - self._time, taken - self._taken
+        if count > 0 and seconds > 0:
+            self._taken, self._time = taken, now
+            self._limit = max(1, min(self._most, 2 * self._limit, int(count / seconds * _SECONDS)))
         return self._limit

@@ -12,7 +12,7 @@ Without a key, a failed message leaves the ledger, and the server delivers it ag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from ._entry import Arrival, Entry, Place
@@ -51,6 +51,7 @@ class Ledger:
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
         half: Number of waiting messages up to which others are fetched.
+        ahead: Returns the number of taken messages that still wait for a handler, in another thread for instance.
         acks: Messages whose acknowledgements are pending, in order.
         acks_due: Time at which they have to be written; infinite if there are none.
     """
@@ -59,6 +60,7 @@ class Ledger:
         self.isolation = isolation
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
+        self.ahead: Callable[[], int] = int  # zero
         self.acks: list[Entry] = []
         self.acks_due = float("inf")
         self._prefetch = prefetch
@@ -83,6 +85,7 @@ class Ledger:
             waiting = queued
         if is_one_by_one:
             return 0 if waiting or self.isolation.is_one_alone(now) or most <= 0 else 1
+        waiting += self.ahead()
         return max(0, most - waiting) if waiting <= self.half else 0
 
     def arrive(self, entry: Entry, now: float, connection: int = 0) -> Arrival:
