@@ -286,6 +286,17 @@ def handle_in_thread(run: Run) -> None:
         nc.flush()
 
 
+def iterate_in_thread(run: Run) -> None:
+    with sync.connect(**run.place.options) as nc, run.measured():
+        with nc.consumer(run.stream, run.consumer, dead_letter=None, prefetch=run.variant.prefetch) as consumer:
+            for delivery in consumer:
+                with delivery as event:
+                    is_last = run.look(event)
+                if is_last:
+                    break
+        nc.flush()
+
+
 VARIANTS: Final = {
     "run": Variant(handle),
     "run8": Variant(handle, handlers=8),
@@ -300,6 +311,8 @@ VARIANTS: Final = {
     "key": Variant(partial(handle, key=lambda delivery: delivery.event.get_subject()), handlers=8),
     "subscribe": Variant(subscribe, baseline=iterate_subscription),
     "sync": Variant(handle_in_thread),
+    "sync8": Variant(handle_in_thread, handlers=8),
+    "sync-iterate": Variant(iterate_in_thread),
     "50ms": Variant(handle, handlers=8, seconds=0.05, share=0.04),
     "escapes": Variant(handle, "escapes"),
     "offset": Variant(handle, "offset"),

@@ -2,7 +2,8 @@
 Acknowledge messages that threads have handled, many at once.
 
 A switch to the loop's thread for each message costs several times as much as handling it. So threads collect what they
-have handled, and the loop acknowledges it when a thread needs more messages, when none waits, and after ``ack_delay``.
+have handled, and the loop acknowledges it when a thread needs more messages, when none waits, after ``ack_delay``, and
+before the connection is closed. A delivery is settled in its thread as soon as it was collected.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from .. import aio
+from ..aio._natspy import before_close
 from ..aio._util.supervising import failure, supervise
 from ..aio.consumer._acks import AckWriter
 from ..aio.consumer._ledger import Ledger
@@ -67,6 +69,7 @@ class HandledDeliveries:
         # Those that need more than an acknowledgement in the ledger, or whose acknowledgement may fail.
         self._others: deque[aio.Delivery] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._forget = before_close(settler.nc, self._flush)
 
     def add(self, delivery: aio.Delivery) -> bool:
         """
@@ -99,7 +102,10 @@ class HandledDeliveries:
         self._timer = None  # before it looks: a delivery that is added from now on wakes the loop
         if self._handled:
             self._start_timer()
-            self.settle(is_last=True)
+            self._flush()
+
+    def _flush(self) -> None:
+        self.settle(is_last=True)
 
     def settle(self, *, is_last: bool = False) -> None:
         """
@@ -137,13 +143,14 @@ class HandledDeliveries:
 
     async def settle_all(self) -> None:
         """Settle what was collected, and wait until it is settled or reported."""
-        self.settle(is_last=True)
+        self._flush()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
         """As :meth:`settle_all`; from now on, callers settle deliveries themselves."""
         self._is_closed = True
+        self._forget()
         await self.settle_all()
         if self._timer is not None:
             self._timer.cancel()

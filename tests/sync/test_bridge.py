@@ -11,8 +11,8 @@ from ce_nats.sync._loop import current
 from tests.support.synchronous import SECONDS
 
 
-def started(items, limit=10):
-    bridge = ThreadBridge(current(), limit, "orders")
+def started(items, limit=10, on_wake=None):
+    bridge = ThreadBridge(current(), limit, "orders", on_wake)
 
     async def start():
         bridge.start(items())
@@ -108,3 +108,62 @@ def test_error_is_a_delivery_error():
     with pytest.raises(DeliveryError) as caught:
         started(items).take(SECONDS)
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+
+
+def test_with_a_hook_the_first_item_is_read_on_demand():
+    """The hook may change the number of items that are read ahead."""
+    read, wakes = [], []
+
+    async def items():
+        for number in range(100):
+            read.append(number)
+            yield number
+
+    def on_wake():
+        wakes.append(bridge.taken)
+        bridge.limit = 8
+
+    async def wait():
+        await asyncio.sleep(0.05)
+
+    bridge = started(items, 1, on_wake)
+    current().run(wait)
+    assert (read, wakes) == ([], [])
+    bridge.take(SECONDS).clear()
+    current().run(wait)
+    assert len(read) == 8
+    assert wakes[0] == 0
+    for _ in range(99):
+        bridge.take(SECONDS).clear()
+    assert len(wakes) < 40
+    assert bridge.count() <= 1  # the end
+
+
+def test_items_that_no_thread_has_taken_are_given_back():
+    async def items():
+        for number in range(5):
+            yield number
+
+    async def give_back():
+        await asyncio.sleep(0.05)
+        return bridge.give_back()
+
+    bridge = started(items)
+    assert bridge.take(SECONDS) == [0]
+    assert current().run(give_back) == [1, 2, 3, 4]
+    bridge.take(SECONDS).clear()
+    with pytest.raises(StopIteration):
+        bridge.take(SECONDS)
+
+
+def test_refusing_bridge_returns_no_item():
+    async def items():
+        for number in range(5):
+            yield number
+
+    bridge = started(items)
+    assert bridge.take(SECONDS) == [0]
+    bridge.refuse()
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            bridge.take(SECONDS)

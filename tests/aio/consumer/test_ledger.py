@@ -50,6 +50,13 @@ def test_messages_are_fetched_when_half_of_them_are_left(waiting, slots):
     assert ledger_of(*range(1, waiting + 1)).free_slots(1.0) == (slots if waiting else 1)  # the first one alone
 
 
+@pytest.mark.parametrize(("ahead", "slots"), [(0, 6), (1, 5), (2, 4), (3, 0)])
+def test_taken_messages_that_wait_for_a_handler_count_as_waiting(ahead, slots):
+    ledger = ledger_of(1, 2)
+    ledger.ahead = lambda: ahead
+    assert ledger.free_slots(1.0) == slots
+
+
 @pytest.mark.parametrize(
     ("place", "deliveries", "connection", "arrival"),
     [
