@@ -148,7 +148,7 @@ class ThreadBridge(Generic[T]):
             self._items.put(_END)  # for other threads, and for later calls
             hand.clear()
             self._raise_end()
-        if self._is_waiting:
+        if self._is_waiting and self._woken != self._wakes:
             self._make_room()
         return hand
 

@@ -230,9 +230,10 @@ class PullConsumer:
             await self._consumer._end_order()
 
     async def _end_reading_ahead(self) -> None:
+        await self._handled.settle_all()
+        # The caller does not await anything before the order of keys begins or ends.
         self._bridge.limit = 1
         self._put_back(self._bridge.give_back())
-        await self._handled.settle_all()
 
     def _run(self, handler: Callable[[Delivery], object], concurrency: int) -> None:
         if concurrency == 1:
@@ -257,7 +258,8 @@ class PullConsumer:
                 self._handle(handler, delivery)
         except BaseException as error:
             # Ctrl-C may come at the begin and at the end of a block, too.
-            if delivery is not None and not delivery.is_settled and self._loop.belongs_to_this_process:
+            is_interrupt = not isinstance(error, Exception) and self._loop.belongs_to_this_process
+            if is_interrupt and delivery is not None and not delivery.is_settled:
                 self._loop.run(delivery._delivery._settle_block, error)
             raise
 
@@ -298,7 +300,8 @@ class PullConsumer:
         """Acknowledge what threads have handled, and determine how much they may need next."""
         self._handled.look()
         limit = self._read_ahead.limit(self._bridge.taken, time.monotonic())
-        self._fetcher.wake()
+        if self._has_key or self._ledger.waiting <= self._ledger.half:
+            self._fetcher.wake()
         self._bridge.limit = limit if self._may_read_ahead and not self._has_key else 1
 
     def __enter__(self) -> PullConsumer:
@@ -384,7 +387,7 @@ class Delivery:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was acknowledged, redelivered, dead-lettered or released."""
+        """Whether it was acknowledged, redelivered, dead-lettered or released; or will be, after its block."""
         return self._is_handled or self._delivery.is_settled
 
     def resolve(self) -> DecodedEvent:

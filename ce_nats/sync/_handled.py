@@ -125,7 +125,7 @@ class HandledDeliveries:
         handled = self._handled
         while handled:
             delivery = handled.popleft()
-            if not delivery._end_block():
+            if not self._settler.acknowledge(delivery):
                 self._others.append(delivery)
         if self._others and self._task is None:
             self._task = supervise(self._settle_others(), self._running.target, self._running.fail)

@@ -15,6 +15,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import sync
+from ce_nats.aio.consumer._settle import Settler
 from ce_nats.testing import NatsServer
 from tests.support.synchronous import SECONDS, wait_for
 
@@ -289,7 +290,7 @@ def test_acknowledgement_that_fails_after_its_block_is_reported(fill, open_consu
             raise error
 
         with delivery:
-            monkeypatch.setattr(type(delivery._delivery), "_end_block", lambda _: False)
+            monkeypatch.setattr(Settler, "acknowledge", lambda *_: False)
             monkeypatch.setattr(type(delivery._delivery), "_settle_block", fail)
         assert delivery.is_settled
         nc.run(consumer._handled.settle_all)
@@ -404,6 +405,7 @@ INTERRUPTED = """
 import json, random, signal, sys, time
 from nats.js.api import ConsumerConfig
 from ce_nats import sync
+from ce_nats.aio.consumer._settle import Settler
 url, stream, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 interrupts, is_running, handled = 0, False, []
 
