@@ -227,8 +227,9 @@ def test_signatures(name: str, signature: str) -> None:
             "aio:PullConsumer",
             "(js, stream, consumer, *, dead_letter, create=None, max_deliveries=5, max_unfinished=None, "
             "backoff=Backoff(initial=1.0, factor=2.0, maximum=300.0, jitter=0.5), prefetch=64, double_ack=False, "
-            "mode=None, dialect=SPEC, parse_data=True, extension_types=None, validate=None, skip_expired=False, "
-            "expiry_leeway=0.0, claim_check=None, on_error=None, on_outcome=None, instrumentation=None)",
+            "ack_delay=0.002, mode=None, dialect=SPEC, parse_data=True, extension_types=None, validate=None, "
+            "skip_expired=False, expiry_leeway=0.0, claim_check=None, on_error=None, on_outcome=None, "
+            "instrumentation=None)",
         ),
         ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, key=None, stop_timeout=None)"),
         (
