@@ -106,7 +106,7 @@ class AckWriter:
         self._timer = None
         try:
             self.flush()
-        except Exception as error:  # otherwise nobody would know, and further acknowledgements were not written
+        except Exception as error:  # otherwise further acknowledgements would not be written, without a report
             self._running.fail(failure(self._reporter.target, error))
 
     def _close(self, *, is_connection: bool) -> None:

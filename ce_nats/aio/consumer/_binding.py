@@ -96,7 +96,7 @@ class Binding:
 
         Args:
             policy: The policy of the program.
-            max_deliver: The limit; 0 or less is none.
+            max_deliver: The limit; 0 or less means without a limit.
 
         Returns:
             The policy to apply, and the number of deliveries above which a message is handled alone.

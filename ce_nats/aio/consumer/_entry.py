@@ -20,7 +20,7 @@ class Place(Enum):
     SUSPECT = "suspect"  # it may be taken when no other message is handled
     TAKEN = "taken"  # the program handles it
     DELAYED = "delayed"  # it waits for its next attempt
-    DROPPED = "dropped"  # nobody handles it: the program has dropped its delivery, or it is being released
+    DROPPED = "dropped"  # no handler has it: the program has dropped its delivery, or it is being released
     PENDING = "pending"  # it was handled, and its acknowledgement is not written
     SETTLED = "settled"
 
@@ -59,7 +59,7 @@ class Entry:
         has_started: Whether the block of its present attempt was entered.
         has_key: False if its key is not known, because the function for it has failed.
         event: The decoded event, if it was decoded before it was taken.
-        message: Message of nats-py that was made of it, or None.
+        message: Message of nats-py, if the program has used it; else None.
     """
 
     __slots__ = (

@@ -53,7 +53,7 @@ class Ledger:
         half: Number of waiting messages up to which others are fetched.
         ahead: Returns the number of taken messages that still wait for a handler, in another thread for instance.
         acks: Messages whose acknowledgements are pending, in order.
-        acks_due: Time at which they have to be written; infinite if there are none.
+        acks_due: Time at which they have to be written; infinite if no acknowledgement is pending.
     """
 
     def __init__(self, prefetch: int, isolation: Isolation, ack_delay: float) -> None:
