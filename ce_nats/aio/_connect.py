@@ -27,7 +27,7 @@ from .._numbers import is_integer
 from .._settings import DEFAULT_PREFIX, ConnectionSettings, Secret, invalid, resolve
 from ..errors import DeliveryError, ErrorCode, preview
 from ._foreign_subjects import remember_api_prefix
-from ._natspy import TlsTransport, intercept_connects, reconnect_after, transport_of, use_transport
+from ._natspy import TlsTransport, end_reconnecting, intercept_connects, reconnect_after, transport_of, use_transport
 from ._permissions import PAYLOAD_VIOLATION, ConnectionWatch
 from ._util.opening import opening
 from ._util.pausing import random_number
@@ -262,6 +262,8 @@ async def disconnect(nc: Client) -> None:
     # nats-py waits until everything is written and TLS is shut down, which may never happen.
     with suppress(Exception):
         await asyncio.wait_for(nc.close(), _CLOSE_SECONDS)
+    with suppress(Exception):
+        await asyncio.wait_for(end_reconnecting(nc), _CLOSE_SECONDS)
 
 
 class _Callbacks:

@@ -36,6 +36,9 @@ _log: Final = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
 
+# An attempt to reconnect that is cancelled ends within this time; otherwise the cancellation is repeated.
+_RECONNECTING_SECONDS: Final = 0.1
+
 
 def _get(owner: object, name: str) -> Any:
     try:
@@ -728,6 +731,14 @@ def before_close(nc: Client, callback: Callable[[], None]) -> Callable[[], None]
         _set(nc, "_close", closing)
     closing.callbacks[callback] = None
     return lambda: closing.callbacks.pop(callback, None)
+
+
+async def end_reconnecting(nc: Client) -> None:
+    """End the task that reconnects: before Python 3.12, wait_for() may lose the cancellation by close()."""
+    task: asyncio.Task[None] | None = _get(nc, "_reconnection_task")
+    while task is not None and not task.done() and task is not asyncio.current_task():
+        task.cancel()
+        await asyncio.wait([task], timeout=_RECONNECTING_SECONDS)
 
 
 def set_last_error(nc: Client, error: Exception) -> None:

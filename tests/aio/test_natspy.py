@@ -1,6 +1,7 @@
 """Private names of nats-py are used in one module, and a clear error reports missing ones."""
 
 import ast
+import asyncio
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import ce_nats
 from ce_nats import CeNatsError
 from ce_nats.aio import DeliveryError, PullConsumer, connect, publish, subscribe
 from ce_nats.aio import _natspy as _nats
+from ce_nats.aio._connect import disconnect
 from ce_nats.aio.jetstream import read_stream
 
 PACKAGE = Path(ce_nats.__file__).parent
@@ -112,3 +114,22 @@ def test_version_of_the_connected_server(number, expected):
 
 def test_version_is_unknown_before_a_connection():
     assert not _nats.is_server_from(Client(), (2, 14))
+
+
+async def test_reconnecting_ends_if_a_cancellation_is_lost():
+    """Before Python 3.12, ``wait_for()`` loses the cancellation of an attempt that ends at that moment."""
+    cancellations = []
+
+    async def reconnect():
+        while len(cancellations) < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancellations.append(True)
+
+    client = Client()
+    client._reconnection_task = asyncio.create_task(reconnect())
+    await asyncio.sleep(0)
+    await disconnect(client)
+    assert client._reconnection_task.done()
+    assert len(cancellations) == 3

@@ -135,7 +135,7 @@ def test_caches_are_bounded() -> None:
         encode_block(event, True)
     by_text, by_names = caches(BoundedCache), caches(BoundedNamesCache)
     assert len(by_text) == 17
-    assert len(by_names) == 7
+    assert len(by_names) == len(CONVERTERS) + 2
     counted = [converters._uses for converters in CONVERTERS]
     assert max(map(len, (*by_text, *counted, escapes))) <= 1024
     assert max(len(text) for cache in by_text for text in cache) <= MAX_STRING_LENGTH
