@@ -233,6 +233,10 @@ def test_signatures(name: str, signature: str) -> None:
         ),
         ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, key=None, stop_timeout=None)"),
         (
+            "aio:PullConsumer.run_batches",
+            "(self, handler, *, max_events=500, max_wait=0.1, concurrency=1, stop_timeout=None)",
+        ),
+        (
             "aio:replay",
             "(js, messages, *, acknowledged=True, subject=None, allowed=(), new_ids=False, rate=None, window=1000, "
             "ack_timeout=5.0, retry_timeout=30.0, on_progress=<lambda>, on_end=<lambda>)",
@@ -318,6 +322,7 @@ SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
     ("Connection.consumer", "PullConsumer", {"timeout"}, set()),
     # Nor can a handler's thread.
     ("PullConsumer.run", "PullConsumer.run", set(), {"stop_timeout"}),
+    ("PullConsumer.run_batches", "PullConsumer.run_batches", set(), {"stop_timeout"}),
     ("PullConsumer.stop", "PullConsumer.stop", set(), set()),
     ("Delivery.ack", "Delivery.ack", set(), set()),
     ("Delivery.nak", "Delivery.nak", set(), set()),

@@ -13,6 +13,7 @@ from . import jetstream
 from ._claim_check import ClaimCheck
 from ._connect import connect
 from ._observer import Instruments, MessageOutcome, Operation, OutcomeKind
+from .consumer._batch import Batch, BatchError
 from .consumer._dead_letters import RequeueResult, requeue, requeue_all
 from .consumer._delivery import Delivery
 from .consumer._pull_consumer import PullConsumer
@@ -28,7 +29,9 @@ from .publishing._tally import PublishResult
 
 __all__ = [
     "AtomicBatch",
+    "Batch",
     "BatchAck",
+    "BatchError",
     "ClaimCheck",
     "Delivery",
     "DeliveryError",

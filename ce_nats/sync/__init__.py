@@ -16,6 +16,7 @@ and an error is logged for those that could not be sent.
 Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
+from ..aio import Batch, BatchError
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from ._atomic import AtomicBatch
 from ._claim_check import ClaimCheck
@@ -26,6 +27,8 @@ from ._subscription import Subscription
 
 __all__ = [
     "AtomicBatch",
+    "Batch",
+    "BatchError",
     "ClaimCheck",
     "Connection",
     "Delivery",

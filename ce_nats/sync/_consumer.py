@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -35,6 +36,58 @@ from ._read_ahead import ReadAhead
 
 # Maximum number of messages that are handed out before threads ask for them.
 _MAX_AHEAD: Final = 64
+
+
+class _InThreads:
+    """
+    Async handler of batches that calls a function in threads.
+
+    Args:
+        function: The function.
+        pool: The threads.
+        timeout: Seconds without a batch after which :meth:`watch` ends; or None.
+    """
+
+    def __init__(
+        self, function: Callable[[aio.Batch], object], pool: ThreadPoolExecutor, timeout: float | None
+    ) -> None:
+        self._function = function
+        self._pool = pool
+        self._timeout = timeout
+        self._running = 0
+        self._last = time.monotonic()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __call__(self, batch: aio.Batch) -> None:
+        self._running += 1
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._pool, self._function, batch)
+        finally:
+            self._running -= 1
+            self._last = time.monotonic()
+        if result is not None and inspect.isawaitable(result):
+            raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+
+    def watch(self) -> asyncio.Task[None]:
+        """Return a task that ends when there was no batch for some time."""
+        self._watching = self._watching or asyncio.create_task(self._wait_until_idle())
+        return self._watching
+
+    async def _wait_until_idle(self) -> None:
+        if self._timeout is None:
+            await asyncio.get_running_loop().create_future()
+        timeout = self._timeout or 0.0
+        while True:
+            rest = self._last + timeout - time.monotonic()
+            if rest <= 0 and not self._running:
+                return
+            await asyncio.sleep(rest if rest > 0 else timeout)
+
+    async def end(self) -> None:
+        """End the task."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
 
 
 class PullConsumer:
@@ -216,6 +269,63 @@ class PullConsumer:
         finally:
             if self._loop.belongs_to_this_process:
                 self._loop.run(self._end_run, has_key=key is not None)
+
+    def run_batches(
+        self,
+        handler: Callable[[aio.Batch], object],
+        *,
+        max_events: int = 500,
+        max_wait: float = 0.1,
+        concurrency: int = 1,
+    ) -> None:
+        """
+        Call a handler with batches of events, until :meth:`stop`, or until there is no message for ``timeout`` seconds.
+
+        Messages are acknowledged, and batches are divided, as by :meth:`ce_nats.aio.PullConsumer.run_batches`. The
+        handlers run in other threads. Ctrl-C waits for those that run.
+
+            def store(batch):
+                database.insert(batch.events)
+
+        Args:
+            handler: A function that is not async, called with one :class:`ce_nats.aio.Batch`. It must not call methods
+                of the deliveries, which are asynchronous; ``batch.reject()`` and ``batch.nak()`` are not.
+            max_events: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
+            max_wait: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
+            concurrency: Maximum number of handlers that run at once.
+
+        Raises:
+            DeliveryError: As the iteration does.
+            TypeError: ``handler`` is async, or cannot be called.
+            ValueError: As :meth:`ce_nats.aio.PullConsumer.run_batches` does.
+        """
+        if is_async(handler) or not callable(handler):
+            raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
+        check_count("concurrency", concurrency)
+        check_fork(self._loop, self._name)
+        options = {"max_events": max_events, "max_wait": max_wait, "concurrency": concurrency}
+        # Another thread waits for the loop: Ctrl-C in this one must not cancel what the loop does.
+        with ThreadPoolExecutor(concurrency + 1, "ce_nats.sync handler") as pool:
+            in_threads = _InThreads(handler, pool, self._timeout)
+            run = pool.submit(partial(self._loop.run, self._run_batches, in_threads, **options))
+            try:
+                wait([run])
+            finally:
+                if not run.done():
+                    self.stop()
+        run.result()
+
+    async def _run_batches(self, handler: _InThreads, **options: Any) -> None:
+        """Run a handler until the consumer is stopped, or there is no message for some time."""
+        await self._end_reading_ahead()
+        run = asyncio.create_task(self._consumer.run_batches(handler, **options))
+        try:
+            await asyncio.wait({run, handler.watch()}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                run.result()
+        finally:
+            run.cancel()
+            await asyncio.gather(run, handler.end(), return_exceptions=True)
 
     async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
         await self._end_reading_ahead()

@@ -103,6 +103,10 @@ class Deliveries:
         """Wait until each acknowledgement is confirmed, if it has to be, or has failed."""
         await self.settler.confirmed()
 
+    def flush_acks(self) -> None:
+        """Write the pending acknowledgements."""
+        self._acks.flush()
+
     def _note_taken(self, now: float) -> None:
         """After a message was taken, write acknowledgements and request more messages if it is time."""
         ledger = self._ledger

@@ -7,9 +7,10 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from functools import partial
 from types import CoroutineType
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from ...errors import DeliveryError, ErrorCode, preview
 from .._util.checks import not_async
@@ -24,14 +25,15 @@ _log: Final = logging.getLogger(__name__)
 _FIRST_LOG_SECONDS: Final = 10.0
 
 
-class _Worker(CancellableTask[None]):
+class Worker(CancellableTask[None]):
     """Task that calls the handler."""
 
     delivery: Delivery | None = None
     began = 0.0
+    context: Context | None = None  # of the blocks of a batch
 
 
-class _NotAsyncError(Exception):
+class NotAsyncError(Exception):
     """The handler did not return an awaitable."""
 
 
@@ -48,14 +50,14 @@ class Workers:
     def __init__(
         self,
         deliveries: Deliveries,
-        handler: Callable[[Delivery], Awaitable[object]],
+        handler: Callable[[Any], Awaitable[object]],
         reporter: Reporter,
     ) -> None:
         self._deliveries = deliveries
         self._handler = handler
         self._report = reporter.report
         self._target = reporter.target
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._is_cancelling = False
 
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
@@ -75,7 +77,7 @@ class Workers:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         for _ in range(count):
-            worker = _Worker(self._work(), loop=loop)
+            worker = Worker(self._work(), loop=loop)
             worker.add_done_callback(partial(self._check, ended))
             self._workers.append(worker)
         overdue = supervise(self._watch(stopped, stop_timeout), self._target, partial(_end, ended))
@@ -88,7 +90,7 @@ class Workers:
             await asyncio.gather(overdue, return_exceptions=True)
             await self._deliveries.confirmed()
 
-    def _check(self, ended: asyncio.Future[None], worker: _Worker) -> None:
+    def _check(self, ended: asyncio.Future[None], worker: Worker) -> None:
         """After the last worker, or the first one that failed, end the run."""
         self._workers.remove(worker)
         error: BaseException | None
@@ -108,7 +110,7 @@ class Workers:
 
     async def _work(self) -> None:
         worker = asyncio.current_task()
-        assert isinstance(worker, _Worker)
+        assert isinstance(worker, Worker)
         deliveries, settler, handler = self._deliveries, self._deliveries.settler, self._handler
         while (delivery := deliveries.take() or await deliveries.next()) is not None:
             worker.delivery, worker.began = delivery, time.monotonic()
@@ -118,7 +120,7 @@ class Workers:
                 settler.begin(delivery)  # as delivery._enter_block(), whose other check is not needed here
                 result = handler(delivery)
                 if result.__class__ is not CoroutineType and not inspect.isawaitable(result):
-                    raise _NotAsyncError
+                    raise NotAsyncError
                 await result
             except BaseException as failure:
                 error = self._cause(worker, requests, failure)
@@ -131,7 +133,7 @@ class Workers:
             if worker.cancelling() > requests:
                 worker.take_back(requests)
 
-    def _cause(self, worker: _Worker, requests: int, failure: BaseException) -> BaseException:
+    def _cause(self, worker: Worker, requests: int, failure: BaseException) -> BaseException:
         """
         Distinguish a handler's own ``CancelledError`` from one that the worker gets; return other exceptions unchanged.
 
@@ -153,17 +155,41 @@ class Workers:
             TypeError: The handler is not async.
             BaseException: ``error``, if it ends the worker.
         """
+        await self._end(delivery, error)
+        if isinstance(error, Exception) and not isinstance(error, NotAsyncError):
+            self._report(error, delivery)
+        elif error is not None:
+            self._raise(error)
+
+    async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
+        """End the block of a message, which settles it; a failure is reported."""
         try:
-            delivery._leave_block()
+            self._leave(delivery)
             await delivery._settle_block(error)
         except Exception as failure:
             self._report(failure, delivery)
-        if isinstance(error, _NotAsyncError):
+
+    def _leave(self, delivery: Delivery) -> None:
+        """End the code of the block of a message."""
+        delivery._leave_block()
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        """End the worker with an error."""
+        if isinstance(error, NotAsyncError):
             raise not_async(self._handler) from None
-        if isinstance(error, Exception):
-            self._report(error, delivery)
-        elif error is not None:
-            raise error
+        raise error
+
+    async def _result(self, argument: object) -> None:
+        """
+        Call the handler, and wait for its end.
+
+        Raises:
+            NotAsyncError: It is not async.
+        """
+        result = self._handler(argument)
+        if not inspect.isawaitable(result):
+            raise NotAsyncError
+        await result
 
     async def _watch(self, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """After the iteration was stopped, log handlers that still run, and cancel them after the timeout."""
@@ -198,7 +224,7 @@ def _end(ended: asyncio.Future[None], error: BaseException | None) -> None:
         ended.set_exception(error)
 
 
-def _description(worker: _Worker) -> str:
+def _description(worker: Worker) -> str:
     delivery = worker.delivery
     assert delivery is not None
     seconds = round(time.monotonic() - worker.began)

@@ -45,6 +45,8 @@ from .._permissions import ConnectionWatch, Denial
 from .._util.checks import check_config, check_count, check_handler, check_hook, check_jetstream, check_key
 from .._util.supervising import supervise
 from ._acks import AckWriter
+from ._batch import Batch
+from ._batch_handlers import BatchWorkers, Collector
 from ._binding import Binding
 from ._confirm import Confirmations
 from ._deliveries import Deliveries
@@ -437,6 +439,51 @@ class PullConsumer:
             await workers.run(concurrency, self._running.stopped, stop_timeout)
         finally:
             await self._end_order()
+
+    async def run_batches(
+        self,
+        handler: Callable[[Batch], Awaitable[object]],
+        *,
+        max_events: int = 500,
+        max_wait: float = 0.1,
+        concurrency: int = 1,
+        stop_timeout: float | None = None,
+    ) -> None:
+        """
+        Call a handler with batches of events, until :meth:`stop`.
+
+        All messages of a batch are acknowledged when the handler returns, except for those that it has settled itself,
+        or with :meth:`Batch.reject` or :meth:`Batch.nak`. After an exception it is called again with each half of the
+        batch, and so on down to single events: an event that always fails is redelivered with back-off and
+        dead-lettered alone, and the others are acknowledged. So the handler must have no effect if it raises, or one
+        that may be repeated. A :class:`~ce_nats.aio.BatchError` names the events that have failed; the others are not
+        handled again. Messages that are not events are settled without the handler.
+
+            async def store(batch):
+                await database.insert(batch.events)
+
+        Args:
+            handler: An async function, called with one :class:`~ce_nats.aio.Batch`.
+            max_events: Maximum number of events of a batch. It is only reached if ``max_ack_pending`` of the consumer
+                is higher.
+            max_wait: Seconds after the first event until a batch is complete. With 0, it has what has already arrived.
+            concurrency: Maximum number of concurrent handlers. With more than one, batches are handled out of order.
+            stop_timeout: As for :meth:`run`.
+
+        Raises:
+            DeliveryError: As :meth:`run` does.
+            TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
+            ValueError: ``max_events`` or ``concurrency`` is below 1, or ``max_wait`` or ``stop_timeout`` below 0.
+        """
+        check_handler(handler)
+        check_count("max_events", max_events)
+        check_seconds("max_wait", max_wait)
+        check_count("concurrency", concurrency)
+        check_optional_seconds("stop_timeout", stop_timeout)
+        parts = self._open_parts()
+        collector = Collector(parts.deliveries, parts.ledger, max_events, max_wait)
+        workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector)
+        await workers.run(concurrency, self._running.stopped, stop_timeout)
 
     def _keep_order(self, key: Callable[[Delivery], Hashable]) -> None:
         """Keep the order of keys from now on."""

@@ -1,0 +1,165 @@
+"""Deliveries that a handler gets together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from ..._numbers import check_optional_seconds
+from ...codec.event import DecodedEvent
+from ...errors import preview
+from ._delivery import Delivery
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BatchError(Exception):
+    """
+    Raised by a handler of batches: some events have failed, and the others are done.
+
+        raise BatchError({3: ValueError("unknown customer")})
+
+    A failed event is redelivered with back-off, or dead-lettered, as after its exception in a handler of
+    :meth:`PullConsumer.run <ce_nats.aio.PullConsumer.run>`.
+
+    Args:
+        errors: Exceptions by the index of the event in the batch.
+
+    Attributes:
+        errors: As the argument.
+
+    Raises:
+        TypeError: ``errors`` is not a mapping of integers to exceptions.
+        ValueError: It is empty.
+    """
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        given: object = errors
+        if not isinstance(given, Mapping) or not all(
+            type(index) is int and isinstance(error, Exception) for index, error in given.items()
+        ):
+            raise TypeError(f"errors must be a mapping of indexes to exceptions, got {preview(repr(errors))}")
+        if not errors:
+            raise ValueError("errors must have at least one index")
+        self.errors = dict(errors)
+        index, error = next(iter(self.errors.items()))
+        super().__init__(f"{len(self.errors)} events of the batch have failed; event {index}: {error}")
+
+
+class Batch(Sequence[DecodedEvent]):
+    """
+    Events that a handler of :meth:`PullConsumer.run_batches <ce_nats.aio.PullConsumer.run_batches>` gets together.
+
+    A sequence of events, in the order of the stream as far as a single handler keeps it.
+
+    Args:
+        deliveries: At least one.
+
+    Attributes:
+        deliveries: The delivery of each event. One that the handler settles itself is left as it is.
+    """
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.deliveries = tuple(deliveries)
+        self._rejected: dict[int, str] = {}
+        self._retried: dict[int, float | None] = {}
+
+    @property
+    def events(self) -> list[DecodedEvent]:
+        """The events, in a new list."""
+        return [delivery.event for delivery in self.deliveries]
+
+    @overload
+    def __getitem__(self, index: int) -> DecodedEvent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[DecodedEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> DecodedEvent | list[DecodedEvent]:
+        found = self.deliveries[index]
+        return found.event if isinstance(found, Delivery) else [delivery.event for delivery in found]
+
+    def __iter__(self) -> Iterator[DecodedEvent]:
+        for delivery in self.deliveries:
+            yield delivery.event
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    def reject(self, index: int, reason: str = "") -> None:
+        """
+        Dead-letter one event when the handler has returned, instead of acknowledging it.
+
+        If the handler raises an exception that is no :class:`BatchError`, this has no effect: it gets the event again.
+
+        Args:
+            index: Index of the event.
+            reason: Text for the dead letter.
+
+        Raises:
+            IndexError: The batch has no such event.
+        """
+        index = self._checked(index)
+        self._rejected[index] = reason
+        self._retried.pop(index, None)
+
+    def nak(self, index: int, delay: float | None = None) -> None:
+        """
+        Request redelivery of one event when the handler has returned, instead of acknowledging it.
+
+        If the handler raises an exception that is no :class:`BatchError`, this has no effect: it gets the event again.
+
+        Args:
+            index: Index of the event.
+            delay: Seconds until the redelivery; by default the policy's delay.
+
+        Raises:
+            IndexError: The batch has no such event.
+            ValueError: ``delay`` is not a number of seconds, 0 or more.
+        """
+        check_optional_seconds("delay", delay)
+        index = self._checked(index)
+        self._retried[index] = delay
+        self._rejected.pop(index, None)
+
+    def columns(self, *, extensions: Mapping[str, str] | None = None) -> pa.RecordBatch:
+        """
+        Return the messages and their events as Arrow columns; needs the extra ``arrow``.
+
+        ``stream``, ``sequence`` (int64), ``subject``, ``headers`` (the header block) and ``data`` (binary), and the
+        columns of :func:`ce_nats.arrow.explode_cloudevents`, which decodes the messages itself: data that an event only
+        refers to is not read, and options of the consumer have no effect.
+
+        Args:
+            extensions: As for :func:`~ce_nats.arrow.explode_cloudevents`.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            TypeError, ValueError: As :func:`~ce_nats.arrow.explode_cloudevents` does, for ``extensions``.
+        """
+        from ...arrow import explode_cloudevents  # first, because its error says how to install pyarrow
+
+        import pyarrow as pa  # isort: skip
+
+        raw = [delivery._entry.raw for delivery in self.deliveries]
+        messages: dict[str, pa.Array] = {
+            "stream": pa.array([delivery.stream for delivery in self.deliveries], pa.string()),
+            "sequence": pa.array([delivery.sequence for delivery in self.deliveries], pa.int64()),
+            "subject": pa.array([delivery.subject for delivery in self.deliveries], pa.string()),
+            "headers": pa.array([block for *_, block in raw], pa.binary()),
+            "data": pa.array([payload for _, _, payload, _ in raw], pa.binary()),
+        }
+        return explode_cloudevents(pa.RecordBatch.from_pydict(messages), extensions=extensions)
+
+    def _checked(self, index: int) -> int:
+        """Return the index from the front."""
+        return range(len(self.deliveries))[index]
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self.deliveries)} events, sequences from {self.deliveries[0].sequence})"

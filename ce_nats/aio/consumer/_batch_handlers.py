@@ -1,0 +1,232 @@
+"""Collect the deliveries of a consumer to batches, and call a handler with them; divide batches that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Final
+
+from ._batch import Batch, BatchError
+from ._deliveries import Deliveries
+from ._delivery import Delivery
+from ._handlers import NotAsyncError, Worker, Workers
+from ._ledger import Ledger
+from ._running import Reporter
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Collector:
+    """
+    Collects deliveries to batches, for one task at a time.
+
+    Args:
+        deliveries: Source of the deliveries.
+        ledger: The messages.
+        max_events: Maximum number of events of a batch.
+        max_wait: Seconds after the first event until the batch is complete.
+    """
+
+    def __init__(self, deliveries: Deliveries, ledger: Ledger, max_events: int, max_wait: float) -> None:
+        self._deliveries = deliveries
+        self._ledger = ledger
+        self._max_events = max_events
+        self._max_wait = max_wait
+        self._collecting = asyncio.Lock()
+        # Outlives a batch whose time is over: the next delivery may wait for a dead letter, for instance.
+        self._next: asyncio.Task[Delivery | None] | None = None
+
+    async def collect(self) -> list[Delivery]:
+        """
+        Wait for deliveries, and return those of a batch; none after the end.
+
+        Raises:
+            DeliveryError: The error that ends the iterations.
+        """
+        async with self._collecting:
+            batch: list[Delivery] = []
+            try:
+                await self._fill(batch)
+            except BaseException:
+                self._put_back(batch)
+                raise
+            return batch
+
+    async def _fill(self, batch: list[Delivery]) -> None:
+        alone = self._ledger.isolation
+        end = 0.0
+        while len(batch) < self._max_events:
+            delivery = self._deliveries.take() if self._next is None else None
+            if delivery is None:
+                delivery = await self._wait(end - time.monotonic() if batch else None, is_first=not batch)
+                if delivery is None:
+                    return
+            if not batch:
+                end = time.monotonic() + self._max_wait
+            batch.append(delivery)
+            if alone.alone is delivery._entry:  # it may end the process
+                return
+
+    async def _wait(self, seconds: float | None, *, is_first: bool) -> Delivery | None:
+        """Return the next delivery; None after the end, after the time, and after an error that can wait."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._deliveries.next())
+        await asyncio.wait({self._next}, timeout=seconds if seconds is None else max(0.0, seconds))
+        if not self._next.done() or (not is_first and (self._next.cancelled() or self._next.exception() is not None)):
+            return None
+        task, self._next = self._next, None
+        return task.result()
+
+    async def close(self) -> None:
+        """Put back the delivery that belongs to no batch."""
+        if self._next is not None:
+            self._next.cancel()
+            [delivery] = await asyncio.gather(self._next, return_exceptions=True)
+            if isinstance(delivery, Delivery):
+                self._put_back([delivery])
+
+    def _put_back(self, batch: list[Delivery]) -> None:
+        for delivery in reversed(batch):
+            self._ledger.put_back(delivery._entry)
+
+
+class BatchWorkers(Workers):
+    """
+    Tasks that call a handler with batches.
+
+    Args:
+        deliveries: Source of the deliveries.
+        handler: Called with a batch.
+        reporter: Reports the exceptions of handlers.
+        collector: Collects the batches.
+    """
+
+    def __init__(
+        self,
+        deliveries: Deliveries,
+        handler: Callable[[Batch], Awaitable[object]],
+        reporter: Reporter,
+        collector: Collector,
+    ) -> None:
+        super().__init__(deliveries, handler, reporter)
+        self._collector = collector
+
+    async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
+        """As :meth:`Workers.run`."""
+        try:
+            await super().run(count, stopped, stop_timeout)
+        finally:
+            await self._collector.close()
+
+    async def _work(self) -> None:
+        worker = asyncio.current_task()
+        assert isinstance(worker, Worker)
+        while deliveries := await self._collector.collect():
+            worker.delivery, worker.began = deliveries[0], time.monotonic()
+            # Blocks in which an OpenTelemetry span is the current one must not see each other.
+            worker.context = copy_context()
+            for delivery in deliveries:
+                worker.context.run(delivery._enter_block)
+            await self._handle(worker, deliveries)
+            worker.delivery = None
+
+    async def _handle(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        """Handle a batch; after an exception its halves, one after the other, down to single events."""
+        parts = [deliveries]
+        while parts:
+            part = parts.pop()
+            batch = Batch(part)
+            requests = worker.cancelling()
+            error = await self._call(worker, batch, requests)
+            failed = self._failed(error, batch)
+            if failed is not None:
+                await self._settle_batch(batch, failed)
+            elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
+                if part is deliveries:
+                    _log.warning(
+                        "%s: a batch of %d events has failed, and is handled again in smaller parts: %s: %s",
+                        self._target,
+                        len(part),
+                        type(error).__name__,
+                        error,
+                    )
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+            else:
+                assert error is not None
+                await self._release([*part, *(delivery for rest in reversed(parts) for delivery in rest)], error)
+            if self._is_cancelling:  # the handler suppressed the CancelledError
+                cancelled = asyncio.CancelledError()
+                await self._release([delivery for rest in reversed(parts) for delivery in rest], cancelled)
+            worker.take_back(requests)
+
+    async def _call(self, worker: Worker, batch: Batch, requests: int) -> BaseException | None:
+        """Call the handler, and return its exception."""
+        try:
+            await self._result(batch)
+        except BaseException as failure:
+            return self._cause(worker, requests, failure)
+        return None
+
+    @staticmethod
+    def _failed(error: BaseException | None, batch: Batch) -> dict[int, Exception] | None:
+        """Return the exceptions of single events; None if it is not known which have failed."""
+        if error is None:
+            return {}
+        if isinstance(error, BatchError) and all(0 <= index < len(batch) for index in error.errors):
+            return error.errors
+        return {0: error} if len(batch) == 1 and isinstance(error, Exception) and not _is_final(error) else None
+
+    async def _settle_batch(self, batch: Batch, failed: dict[int, Exception]) -> None:
+        """Settle the messages of a batch: first those that only have to be acknowledged."""
+        acknowledge = self._deliveries.settler.acknowledge
+        others = [
+            index
+            for index, delivery in enumerate(batch.deliveries)
+            if index in failed or index in batch._rejected or index in batch._retried or not acknowledge(delivery)
+        ]
+        self._deliveries.flush_acks()
+        for position, index in enumerate(others):
+            delivery, error = batch.deliveries[index], failed.get(index)
+            try:
+                if error is None:
+                    await self._settle_as_marked(batch, index)
+                await self._settle(delivery, error)
+            except asyncio.CancelledError as cancelled:
+                await self._release([batch.deliveries[other] for other in others[position:]], cancelled)
+
+    async def _settle_as_marked(self, batch: Batch, index: int) -> None:
+        """Dead-letter or redeliver an event if the handler has asked for it."""
+        delivery = batch.deliveries[index]
+        try:
+            if index in batch._rejected:
+                await delivery.reject(batch._rejected[index])
+            elif index in batch._retried:
+                await delivery.nak(batch._retried[index])
+        except Exception as failure:
+            self._report(failure, delivery)
+
+    def _leave(self, delivery: Delivery) -> None:
+        worker = asyncio.current_task()
+        assert isinstance(worker, Worker)
+        assert worker.context is not None
+        worker.context.run(delivery._leave_block)
+
+    async def _release(self, deliveries: list[Delivery], error: BaseException) -> None:
+        """
+        End the blocks of messages that are not handled any more.
+
+        Raises:
+            BaseException: ``error``.
+            TypeError: The handler is not async.
+        """
+        for delivery in deliveries:
+            await self._end(delivery, error)
+        self._raise(error)
+
+
+def _is_final(error: BaseException) -> bool:
+    return isinstance(error, NotAsyncError)

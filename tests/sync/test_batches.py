@@ -1,0 +1,133 @@
+"""Batches in ``ce_nats.sync``."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from ce_nats import sync
+from tests.sync.test_consumer import open_consumer, publish
+
+__all__ = ["open_consumer", "publish"]
+
+
+def numbers_of(batch: sync.Batch) -> list[int]:
+    return [int(event.get_id().split()[1]) for event in batch]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_events_are_handled_in_other_threads(publish, open_consumer, concurrency):
+    publish(100)
+    numbers, threads = [], set()
+
+    def handle(batch):
+        threads.add(threading.current_thread())
+        numbers.extend(numbers_of(batch))
+        if len(numbers) == 100:
+            consumer.stop()
+
+    with open_consumer() as consumer:
+        consumer.run_batches(handle, max_events=20, max_wait=0.01, concurrency=concurrency)
+    assert sorted(numbers) == [*range(100)]
+    assert threading.current_thread() not in threads
+    with open_consumer(timeout=0.2) as consumer:
+        assert [*consumer] == []
+
+
+def test_run_ends_after_the_time_without_a_message(publish, open_consumer):
+    publish(3)
+    numbers = []
+    with open_consumer(timeout=0.5) as consumer:
+        consumer.run_batches(lambda batch: numbers.extend(numbers_of(batch)), max_wait=0)
+        assert numbers == [0, 1, 2]
+        publish(5)
+        assert [int(delivery.event.get_id().split()[1]) for delivery in consumer] == [3, 4]
+
+
+def test_failed_batches_are_divided(publish, open_consumer):
+    publish(10)
+    numbers, errors = [], []
+
+    def handle(batch):
+        if 7 in numbers_of(batch):
+            raise ValueError("constraint")
+        numbers.extend(numbers_of(batch))
+
+    options = {"max_deliveries": 1, "backoff": [0], "on_error": lambda error, delivery: errors.append(str(error))}
+    with open_consumer(timeout=0.5, **options) as consumer:
+        consumer.run_batches(handle, max_wait=0.2)
+    assert numbers == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert errors == ["constraint"]
+
+
+def test_named_and_marked_events(publish, open_consumer):
+    publish(4)
+    attempts = []
+
+    def handle(batch):
+        errors = {}
+        for index, number in enumerate(numbers_of(batch)):
+            attempts.append(number)
+            if number == 1 and attempts.count(1) == 1:
+                errors[index] = ValueError()
+            if number == 2 and attempts.count(2) == 1:
+                batch.nak(index, 0)
+            if number == 3:
+                batch.reject(index)
+        if errors:
+            raise sync.BatchError(errors)
+
+    with open_consumer(timeout=0.5, backoff=[0], on_error=lambda error, delivery: None) as consumer:
+        consumer.run_batches(handle, max_wait=0.2)
+    assert sorted(attempts) == [0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("handler", [None, print, 1])
+def test_handler_of_another_type(open_consumer, handler):
+    async def handle(batch):
+        pass
+
+    with open_consumer() as consumer, pytest.raises(TypeError, match="handler must be a function"):
+        consumer.run_batches(handle if handler is print else handler)
+
+
+def test_handler_that_returns_an_awaitable(publish, open_consumer):
+    publish(1)
+    errors = []
+
+    class Awaitable:
+        def __await__(self):
+            yield
+
+    options = {"max_deliveries": 1, "on_error": lambda error, delivery: errors.append(error)}
+    with open_consumer(timeout=0.5, **options) as consumer:
+        consumer.run_batches(lambda batch: Awaitable())
+    assert "awaitable" in str(errors[0])
+
+
+def test_interrupt_waits_for_running_handlers(publish, open_consumer):
+    publish(50)
+    done = []
+
+    def handle(batch):
+        if len(done) == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+        done.extend(numbers_of(batch))
+
+    with open_consumer() as consumer, pytest.raises(KeyboardInterrupt):
+        consumer.run_batches(handle, max_events=20, max_wait=0.01)
+    assert done
+    first = len(done)
+    with open_consumer(timeout=0.5) as consumer:
+        consumer.run_batches(handle, max_events=20)
+    assert sorted(done) == [*range(50)]
+    assert first < 50
+
+
+@pytest.mark.parametrize("arguments", [{"max_events": 0}, {"max_wait": -1}, {"concurrency": 0}])
+def test_wrong_arguments(open_consumer, arguments):
+    with open_consumer() as consumer, pytest.raises(ValueError, match=next(iter(arguments))):
+        consumer.run_batches(print, **arguments)
