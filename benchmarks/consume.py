@@ -252,6 +252,30 @@ async def handle(
             await nc.flush()
 
 
+async def handle_batches(run: Run, look: Callable[[Run, aio.Batch], None]) -> None:
+    async def with_batch(batch: aio.Batch) -> None:
+        look(run, batch)
+        if len(run.ids) == run.count:
+            consumer.stop()
+
+    async with await aio.connect(**run.place.options) as nc:
+        with run.measured():
+            async with run.consumer_of(nc) as consumer:
+                await consumer.run_batches(with_batch)
+            await nc.flush()
+
+
+def _look_at_events(run: Run, batch: aio.Batch) -> None:
+    for event in batch:
+        run.look(event)
+
+
+def _look_at_columns(run: Run, batch: aio.Batch) -> None:
+    columns = batch.columns()
+    run.ids += columns["ce_id"].to_pylist()
+    run.with_data += len(columns) - columns["ce_data"].null_count
+
+
 async def iterate(run: Run) -> None:
     async with await aio.connect(**run.place.options) as nc:
         with run.measured():
@@ -304,6 +328,8 @@ VARIANTS: Final = {
     "mixed8": Variant(handle, "mixed", 8),
     "suspend": Variant(handle, seconds=0),
     "suspend8": Variant(handle, handlers=8, seconds=0),
+    "batches": Variant(partial(handle_batches, look=_look_at_events)),
+    "batch-columns": Variant(partial(handle_batches, look=_look_at_columns)),
     "iterate": Variant(iterate),
     "nats-client": Variant(partial(handle, connect=nats.connect)),
     "structured": Variant(handle, "structured"),
