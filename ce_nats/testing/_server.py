@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 import uuid
@@ -88,6 +89,8 @@ class NatsServer:
         # The running process, if any; in a list, so that the finalizer needs no reference to self.
         self._processes: list[subprocess.Popen[bytes]] = []
         self._clean_up: weakref.finalize[Any, Any] | None = None
+        # Another thread may restart the server while it is stopped: see asyncio.to_thread().
+        self._changing = threading.RLock()
 
     def __enter__(self) -> NatsServer:
         self.start()
@@ -123,36 +126,27 @@ class NatsServer:
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections. Does nothing if it is running."""
-        if self.is_running:
-            return
-        if self._port:
-            self._start()
-            return
-        for attempt in range(1, _STARTS + 1):
-            (self._port,) = _free_ports(1)
-            try:
-                self._start()
-                return
-            except BaseException as error:
-                self._port = 0
-                # Another program may have taken a free port before its use.
-                if attempt == _STARTS or _IN_USE not in str(error):
-                    raise
+        with self._changing:
+            if not self.is_running:
+                self._start_on_port()
 
     def stop(self) -> None:
         """Stop the server and delete its files. Does nothing if it is stopped."""
-        if self._clean_up is not None:
-            self._clean_up()
-        self._clean_up = self._directory = None
+        with self._changing:
+            if self._clean_up is not None:
+                self._clean_up()
+            self._clean_up = self._directory = None
 
     def kill(self) -> None:
         """Kill the server (SIGKILL). Its store is kept for :meth:`restart`."""
-        _end(self._processes, force=True)
+        with self._changing:
+            _end(self._processes, force=True)
 
     def restart(self) -> None:
         """Stop the server if it is running, and start it again on the same port with the same store."""
-        _end(self._processes)
-        self.start()
+        with self._changing:
+            _end(self._processes)
+            self.start()
 
     def pause(self) -> None:
         """
@@ -168,6 +162,22 @@ class NatsServer:
         """Continue a paused server (SIGCONT). Does nothing if it was not paused."""
         for process in self._processes:
             _resume(process)
+
+    def _start_on_port(self) -> None:
+        """Start the server on its port, or on a free one at first."""
+        if self._port:
+            self._start()
+            return
+        for attempt in range(1, _STARTS + 1):
+            (self._port,) = _free_ports(1)
+            try:
+                self._start()
+                return
+            except BaseException as error:
+                self._port = 0
+                # Another program may have taken a free port before its use.
+                if attempt == _STARTS or _IN_USE not in str(error):
+                    raise
 
     def _start(self) -> None:
         try:

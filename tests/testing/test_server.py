@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -137,6 +138,24 @@ async def test_killed_server_can_be_restarted(scratch):
         server.restart()
         assert accepts_connections(server.port)
     assert list(scratch.iterdir()) == []
+
+
+def test_threads_that_restart_a_server_leave_no_process():
+    """Handlers restart servers in threads, while others kill or leave them."""
+    with NatsServer(jetstream=True) as server, ThreadPoolExecutor(4) as pool:
+        changes = [server.restart, server.kill, server.restart, server.start] * 5
+        for change in [pool.submit(change) for change in changes]:
+            change.result()
+        server.restart()
+        assert server.is_running
+        assert len(running_on(server.port)) == 1
+    assert running_on(server.port) == []
+
+
+def running_on(port):
+    """Return the command lines of servers with a port."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if f"-p {port} " in line]
 
 
 async def test_client_reconnects_after_a_restart():
