@@ -56,7 +56,7 @@ class Collector:
             return batch
 
     async def _fill(self, batch: list[Delivery]) -> None:
-        alone = self._ledger.isolation
+        isolation = self._ledger.isolation
         end = 0.0
         while len(batch) < self._max_events:
             delivery = self._deliveries.take() if self._next is None else None
@@ -67,7 +67,7 @@ class Collector:
             if not batch:
                 end = time.monotonic() + self._max_wait
             batch.append(delivery)
-            if alone.alone is delivery._entry:  # it may end the process
+            if isolation.alone is delivery._entry:  # it may end the process
                 return
 
     async def _wait(self, seconds: float | None, *, is_first: bool) -> Delivery | None:
@@ -136,32 +136,37 @@ class BatchWorkers(Workers):
     async def _handle(self, worker: Worker, deliveries: list[Delivery]) -> None:
         """Handle a batch; after an exception its halves, one after the other, down to single events."""
         parts = [deliveries]
-        while parts:
-            part = parts.pop()
-            batch = Batch(part)
-            requests = worker.cancelling()
-            error = await self._call(worker, batch, requests)
-            failed = self._failed(error, batch)
-            if failed is not None:
-                await self._settle_batch(batch, failed)
-            elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
-                if part is deliveries:
-                    _log.warning(
-                        "%s: a batch of %d events has failed, and is handled again in smaller parts: %s: %s",
-                        self._target,
-                        len(part),
-                        type(error).__name__,
-                        error,
-                    )
-                half = len(part) // 2
-                parts += [part[half:], part[:half]]
-            else:
-                assert error is not None
-                await self._release([*part, *(delivery for rest in reversed(parts) for delivery in rest)], error)
-            if self._is_cancelling:  # the handler suppressed the CancelledError
-                cancelled = asyncio.CancelledError()
-                await self._release([delivery for rest in reversed(parts) for delivery in rest], cancelled)
-            worker.take_back(requests)
+        try:
+            while parts:
+                batch = Batch(parts[-1])
+                requests = worker.cancelling()
+                error = await self._call(worker, batch, requests)
+                failed = self._failed(error, batch)
+                if failed is not None:
+                    await self._settle_batch(batch, failed)
+                    parts.pop()
+                elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
+                    self._divide(parts, error)
+                else:
+                    assert error is not None
+                    raise error
+                if self._is_cancelling:  # the handler suppressed the CancelledError
+                    raise asyncio.CancelledError
+                worker.take_back(requests)
+        except BaseException as error:
+            for delivery in (delivery for part in reversed(parts) for delivery in part):
+                await self._end(delivery, error)
+            self._raise(error)
+
+    def _divide(self, parts: list[list[Delivery]], error: Exception) -> None:
+        """Divide the last part, which has failed."""
+        part = parts.pop()
+        if not parts:
+            name, count = type(error).__name__, len(part)
+            text = "%s: a batch of %d events has failed, and is handled again in smaller parts: %s: %s"
+            _log.warning(text, self._target, count, name, error)
+        half = len(part) // 2
+        parts += [part[half:], part[:half]]
 
     async def _call(self, worker: Worker, batch: Batch, requests: int) -> BaseException | None:
         """Call the handler, and return its exception."""
@@ -178,7 +183,9 @@ class BatchWorkers(Workers):
             return {}
         if isinstance(error, BatchError) and all(0 <= index < len(batch) for index in error.errors):
             return error.errors
-        return {0: error} if len(batch) == 1 and isinstance(error, Exception) and not _is_final(error) else None
+        if len(batch) == 1 and isinstance(error, Exception) and not isinstance(error, NotAsyncError):
+            return {0: error}
+        return None
 
     async def _settle_batch(self, batch: Batch, failed: dict[int, Exception]) -> None:
         """Settle the messages of a batch: first those that only have to be acknowledged."""
@@ -189,14 +196,11 @@ class BatchWorkers(Workers):
             if index in failed or index in batch._rejected or index in batch._retried or not acknowledge(delivery)
         ]
         self._deliveries.flush_acks()
-        for position, index in enumerate(others):
-            delivery, error = batch.deliveries[index], failed.get(index)
-            try:
-                if error is None:
-                    await self._settle_as_marked(batch, index)
-                await self._settle(delivery, error)
-            except asyncio.CancelledError as cancelled:
-                await self._release([batch.deliveries[other] for other in others[position:]], cancelled)
+        for index in others:
+            error = failed.get(index)
+            if error is None:
+                await self._settle_as_marked(batch, index)
+            await self._settle(batch.deliveries[index], error)
 
     async def _settle_as_marked(self, batch: Batch, index: int) -> None:
         """Dead-letter or redeliver an event if the handler has asked for it."""
@@ -214,19 +218,3 @@ class BatchWorkers(Workers):
         assert isinstance(worker, Worker)
         assert worker.context is not None
         worker.context.run(delivery._leave_block)
-
-    async def _release(self, deliveries: list[Delivery], error: BaseException) -> None:
-        """
-        End the blocks of messages that are not handled any more.
-
-        Raises:
-            BaseException: ``error``.
-            TypeError: The handler is not async.
-        """
-        for delivery in deliveries:
-            await self._end(delivery, error)
-        self._raise(error)
-
-
-def _is_final(error: BaseException) -> bool:
-    return isinstance(error, NotAsyncError)

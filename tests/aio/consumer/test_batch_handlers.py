@@ -309,6 +309,26 @@ async def test_cancellation_between_parts_releases_the_rest(consume, publish, is
     await is_settled()
 
 
+async def test_cancellation_while_an_event_is_dead_lettered_releases_the_rest(consume, publish, is_settled, run):
+    await publish(*range(8))
+    done = []
+    async with consume() as consumer:
+
+        async def handle(batch):
+            if len(batch) > 2:
+                raise ValueError
+            done.extend(numbers_of(batch))
+            batch.reject(0)
+            task.cancel()
+
+        task = asyncio.create_task(consumer.run_batches(handle, max_events=8, max_wait=1))
+        with pytest.raises(asyncio.CancelledError):
+            await after(task)
+    calls = await run(nothing, {*range(8)} - {*done})
+    assert {*flat(calls)} | {*done} == {*range(8)}
+    await is_settled()
+
+
 async def test_orderly_restarts_lose_and_repeat_nothing(publish, consume, is_settled, js, stream):
     await publish(*range(300))
     done = []
