@@ -234,7 +234,7 @@ def test_signatures(name: str, signature: str) -> None:
         ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, key=None, stop_timeout=None)"),
         (
             "aio:PullConsumer.run_batches",
-            "(self, handler, *, max_events=500, max_wait=0.1, concurrency=1, stop_timeout=None)",
+            "(self, handler, *, max_events=500, max_wait=0.1, concurrency=1, key=None, stop_timeout=None)",
         ),
         (
             "aio:replay",

@@ -277,6 +277,7 @@ class PullConsumer:
         max_events: int = 500,
         max_wait: float = 0.1,
         concurrency: int = 1,
+        key: Callable[[aio.Delivery], Hashable] | None = None,
     ) -> None:
         """
         Call a handler with batches of events, until :meth:`stop`, or until there is no message for ``timeout`` seconds.
@@ -293,17 +294,20 @@ class PullConsumer:
             max_events: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
             max_wait: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
             concurrency: Maximum number of handlers that run at once.
+            key: As for :meth:`ce_nats.aio.PullConsumer.run_batches`. It is called in the thread of the event loop, and
+                must not block.
 
         Raises:
             DeliveryError: As the iteration does.
             TypeError: ``handler`` is async, or cannot be called.
+            RuntimeError: There is a ``key``, and another call with a key is running.
             ValueError: As :meth:`ce_nats.aio.PullConsumer.run_batches` does.
         """
         if is_async(handler) or not callable(handler):
             raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
         check_count("concurrency", concurrency)
         check_fork(self._loop, self._name)
-        options = {"max_events": max_events, "max_wait": max_wait, "concurrency": concurrency}
+        options = {"max_events": max_events, "max_wait": max_wait, "concurrency": concurrency, "key": key}
         # Another thread waits for the loop: Ctrl-C in this one must not cancel what the loop does.
         with ThreadPoolExecutor(concurrency + 1, "ce_nats.sync handler") as pool:
             in_threads = _InThreads(handler, pool, self._timeout)

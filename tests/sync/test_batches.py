@@ -84,6 +84,23 @@ def test_named_and_marked_events(publish, open_consumer):
     assert sorted(attempts) == [0, 1, 1, 2, 2, 3]
 
 
+def test_order_of_keys(publish, open_consumer):
+    publish(60)
+    handled: dict[int, list[int]] = {}
+
+    def handle(batch):
+        numbers = numbers_of(batch)
+        assert len({number % 6 for number in numbers}) == len(numbers)
+        for number in numbers:
+            handled.setdefault(number % 6, []).append(number)
+
+    with open_consumer(timeout=0.5) as consumer:
+        consumer.run_batches(
+            handle, max_wait=0.1, concurrency=3, key=lambda delivery: int(delivery.event.get_id().split()[1]) % 6
+        )
+    assert handled == {key: [*range(key, 60, 6)] for key in range(6)}
+
+
 @pytest.mark.parametrize("handler", [None, print, 1])
 def test_handler_of_another_type(open_consumer, handler):
     async def handle(batch):

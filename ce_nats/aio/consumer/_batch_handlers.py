@@ -27,7 +27,8 @@ class Collector:
         deliveries: Source of the deliveries.
         ledger: The messages.
         max_events: Maximum number of events of a batch.
-        max_wait: Seconds after the first event until the batch is complete.
+        max_wait: Seconds after the first event until the batch is complete. With a key it is also complete when all
+            other messages wait for events of it.
     """
 
     def __init__(self, deliveries: Deliveries, ledger: Ledger, max_events: int, max_wait: float) -> None:
@@ -61,6 +62,8 @@ class Collector:
         while len(batch) < self._max_events:
             delivery = self._deliveries.take() if self._next is None else None
             if delivery is None:
+                if batch and self._ledger.is_blocked:
+                    return
                 delivery = await self._wait(end - time.monotonic() if batch else None, is_first=not batch)
                 if delivery is None:
                     return

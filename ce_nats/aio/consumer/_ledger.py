@@ -181,6 +181,12 @@ class Ledger:
         self.taken += 1
         return entry
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether messages wait, and each of them for another one of its key, or for its next attempt."""
+        keys = self.keys
+        return bool(self.waiting and keys is not None and not (self._ready or self._suspects or keys.inbox))
+
     def pause(self, now: float) -> float | None:
         """Return the seconds after which :meth:`take` may return a message without a further event; None if never."""
         return self.isolation.pause(now, bool(self._suspects))

@@ -430,7 +430,16 @@ class PullConsumer:
         check_key(key)
         check_optional_seconds("stop_timeout", stop_timeout)
         parts = self._open_parts()
-        workers = Workers(parts.deliveries, handler, self._reporter)
+        await self._run(Workers(parts.deliveries, handler, self._reporter), concurrency, key, stop_timeout)
+
+    async def _run(
+        self,
+        workers: Workers,
+        concurrency: int,
+        key: Callable[[Delivery], Hashable] | None,
+        stop_timeout: float | None,
+    ) -> None:
+        """Run workers, and keep the order of keys meanwhile."""
         if key is None:
             await workers.run(concurrency, self._running.stopped, stop_timeout)
             return
@@ -447,6 +456,7 @@ class PullConsumer:
         max_events: int = 500,
         max_wait: float = 0.1,
         concurrency: int = 1,
+        key: Callable[[Delivery], Hashable] | None = None,
         stop_timeout: float | None = None,
     ) -> None:
         """
@@ -467,23 +477,28 @@ class PullConsumer:
             max_events: Maximum number of events of a batch. It is only reached if ``max_ack_pending`` of the consumer
                 is higher.
             max_wait: Seconds after the first event until a batch is complete. With 0, it has what has already arrived.
-            concurrency: Maximum number of concurrent handlers. With more than one, batches are handled out of order.
+            concurrency: Maximum number of concurrent handlers. With more than one, batches are handled out of order,
+                unless there is a ``key``.
+            key: As for :meth:`run`. A batch has at most one event of each key, and the next event of a key is in a
+                batch after its handler has returned.
             stop_timeout: As for :meth:`run`.
 
         Raises:
             DeliveryError: As :meth:`run` does.
             TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
             ValueError: ``max_events`` or ``concurrency`` is below 1, or ``max_wait`` or ``stop_timeout`` below 0.
+            RuntimeError: There is a ``key``, and another call with a key is running.
         """
         check_handler(handler)
         check_count("max_events", max_events)
         check_seconds("max_wait", max_wait)
         check_count("concurrency", concurrency)
+        check_key(key)
         check_optional_seconds("stop_timeout", stop_timeout)
         parts = self._open_parts()
         collector = Collector(parts.deliveries, parts.ledger, max_events, max_wait)
         workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector)
-        await workers.run(concurrency, self._running.stopped, stop_timeout)
+        await self._run(workers, concurrency, key, stop_timeout)
 
     def _keep_order(self, key: Callable[[Delivery], Hashable]) -> None:
         """Keep the order of keys from now on."""

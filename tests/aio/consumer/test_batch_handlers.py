@@ -380,6 +380,43 @@ async def test_stop_completes_the_batch(consume, publish, is_settled):
     await is_settled()
 
 
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_order_of_keys(consume, publish, is_settled, concurrency):
+    """Events of a key are in one running batch only, and a failed one holds back later ones of its key."""
+    await publish(*range(200))
+    handled, failed, running = {}, set(), set()
+    async with consume(max_deliveries=20, on_error=lambda error, delivery: None) as consumer:
+
+        async def handle(batch):
+            numbers = numbers_of(batch)
+            keys = [number % 10 for number in numbers]
+            assert len({*keys}) == len(keys)
+            assert not running & {*keys}
+            running.update(keys)
+            await asyncio.sleep(0.001)
+            errors = {}
+            for index, number in enumerate(numbers):
+                if number % 17 == 3 and number not in failed:
+                    failed.add(number)
+                    errors[index] = ValueError()
+                else:
+                    handled.setdefault(number % 10, []).append(number)
+            running.difference_update(keys)
+            if sum(map(len, handled.values())) == 200:
+                consumer.stop()
+            if errors:
+                raise BatchError(errors)
+
+        await after(
+            consumer.run_batches(
+                handle, max_wait=1, concurrency=concurrency, key=lambda delivery: number_of(delivery.event) % 10
+            )
+        )
+    assert failed == {number for number in range(200) if number % 17 == 3}
+    assert handled == {key: [*range(key, 200, 10)] for key in range(10)}
+    await is_settled()
+
+
 async def test_outcome_of_each_event(run, publish):
     await publish(*range(4))
     outcomes = []
