@@ -11,7 +11,7 @@ from ...errors import preview
 from ._delivery import Delivery
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from ...arrow._received import RecordBatch
 
 
 class BatchError(Exception):
@@ -123,7 +123,7 @@ class Batch(Sequence[DecodedEvent]):
         self._retried[index] = delay
         self._rejected.pop(index, None)
 
-    def columns(self, *, extensions: Mapping[str, str] | None = None) -> pa.RecordBatch:
+    def columns(self, *, extensions: Mapping[str, str] | None = None) -> RecordBatch:
         """
         Return the messages and their events as Arrow columns; needs the extra ``arrow``.
 
@@ -138,19 +138,15 @@ class Batch(Sequence[DecodedEvent]):
             ImportError: pyarrow is not installed.
             TypeError, ValueError: As :func:`~ce_nats.arrow.explode_cloudevents` does, for ``extensions``.
         """
-        from ...arrow import explode_cloudevents  # first, because its error says how to install pyarrow
+        from ...arrow._received import columns_of
 
-        import pyarrow as pa  # isort: skip
-
-        raw = [delivery._entry.raw for delivery in self.deliveries]
-        messages: dict[str, pa.Array] = {
-            "stream": pa.array([delivery.stream for delivery in self.deliveries], pa.string()),
-            "sequence": pa.array([delivery.sequence for delivery in self.deliveries], pa.int64()),
-            "subject": pa.array([delivery.subject for delivery in self.deliveries], pa.string()),
-            "headers": pa.array([block for *_, block in raw], pa.binary()),
-            "data": pa.array([payload for _, _, payload, _ in raw], pa.binary()),
-        }
-        return explode_cloudevents(pa.RecordBatch.from_pydict(messages), extensions=extensions)
+        return columns_of(
+            (
+                (delivery.stream, delivery.sequence, delivery.subject, delivery._entry.raw[3], delivery._entry.raw[2])
+                for delivery in self.deliveries
+            ),
+            extensions,
+        )
 
     def _checked(self, index: int) -> int:
         """Return the index from the front."""
