@@ -69,7 +69,7 @@ class _InThreads:
             raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
 
     def watch(self) -> asyncio.Task[None]:
-        """Return a task that ends when there was no batch for some time."""
+        """Return a task that ends after some time without a batch."""
         self._watching = self._watching or asyncio.create_task(self._wait_until_idle())
         return self._watching
 
@@ -320,7 +320,7 @@ class PullConsumer:
         run.result()
 
     async def _run_batches(self, handler: _InThreads, **options: Any) -> None:
-        """Run a handler until the consumer is stopped, or there is no message for some time."""
+        """Run a handler until the consumer is stopped, or some time passes without a batch."""
         await self._end_reading_ahead()
         run = asyncio.create_task(self._consumer.run_batches(handler, **options))
         try:

@@ -1,88 +1,84 @@
-"""Events into a database in batches: programs that are killed, and that are stopped while others continue."""
+"""Fast ingest on three servers, while the leader of the stream is killed or changes."""
 
 import asyncio
-import random
-import signal
-import sqlite3
-import sys
 
 import pytest
 
-from tests.support.consuming import after, consume, is_settled, publish
+from ce_nats import from_nats_message
+from ce_nats.aio import Publisher
+from ce_nats.aio.jetstream import read_stream
+from tests.support import clusters
+from tests.support.clusters import SECONDS, connected
+from tests.support.linked_cluster import LinkedCluster
 
-__all__ = ["consume", "is_settled", "publish"]
-
-PROGRAM = """
-import asyncio, signal, sqlite3, sys
-from nats.js.api import ConsumerConfig
-from ce_nats import aio
-
-url, stream, path = sys.argv[1:]
-database = sqlite3.connect(path, timeout=60)
-INSERT = "INSERT INTO t (source, id, n) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET times = times + 1"
+COUNT = 5_000
 
 
-async def main():
-    async with aio.connect(url) as nc:
-        config = ConsumerConfig(ack_wait=2)
-        async with aio.PullConsumer(
-            nc.jetstream(), stream, "c", dead_letter=None, create=config, max_deliveries=100, backoff=[0]
-        ) as consumer:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
-
-            async def store(batch):
-                rows = [(event.source, event.id, event.data["n"]) for event in batch]
-                with database:
-                    database.executemany(INSERT, rows)
-                await asyncio.sleep(0.05)
-
-            await consumer.run_batches(store, max_events=10, max_wait=0.02, concurrency=2)
+@pytest.fixture
+async def batched(cluster, subject):
+    name = subject.replace(".", "_")
+    async with connected(*cluster.servers) as nc:
+        await clusters.add_stream(nc.jetstream(timeout=SECONDS), name, subjects=[subject], allow_batched=True)
+    return name
 
 
-asyncio.run(main())
-"""
+def change_by_kill(cluster, stream):
+    leader = cluster.leader(stream)
+    leader.kill()
+    leader.start()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-async def test_every_event_is_in_the_table_once(tmp_path, server, stream, publish, is_settled, js, how):
-    """Two programs, of which one is ended again and again; if it is stopped in order, no event is handled twice."""
-    count = 3000
-    path = tmp_path / "table.db"
-    database = sqlite3.connect(path, timeout=60)
-    with database:
-        database.execute(
-            "CREATE TABLE t (source, id, n, times DEFAULT 1, PRIMARY KEY (source, id))".replace("times", "times")
-        )
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM, "utf-8")
-    await publish(*range(count))
+async def change_by_request(nc, stream):
+    await nc.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=SECONDS)
 
-    def start():
-        return asyncio.create_subprocess_exec(
-            sys.executable, program, server.url, stream, path, stdout=asyncio.subprocess.DEVNULL
-        )
 
-    def rows():
-        return database.execute("SELECT count(*), sum(times) FROM t").fetchone()
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "steps down"])
+async def test_new_leaders_neither_lose_nor_reorder_events(cluster, batched, subject, make_event, is_killed):
+    async with connected(*cluster.servers) as nc:
+        js = nc.jetstream(timeout=SECONDS)
 
-    other = await start()
-    try:
-        for _ in range(5):
-            one = await start()
-            await asyncio.sleep(0.5 + random.random() / 2)
-            one.send_signal(how)
-            code = await after(one.wait())
-            assert code in ((0, -signal.SIGTERM) if how is signal.SIGTERM else (-signal.SIGKILL,))
-        last = await start()
-        await is_settled()
-        last.send_signal(signal.SIGTERM)
-        assert await after(last.wait()) in (0, -signal.SIGTERM)
-    finally:
-        other.send_signal(signal.SIGTERM)
-        await after(other.wait())
-    stored, times = rows()
-    assert stored == count
-    assert sorted(number for (number,) in database.execute("SELECT n FROM t")) == [*range(count)]
-    if how is signal.SIGTERM:
-        assert times == count
-    database.close()
+        async def change():
+            for _ in range(2):
+                await asyncio.sleep(0.3)
+                if is_killed:
+                    await asyncio.to_thread(change_by_kill, cluster, batched)
+                else:
+                    await change_by_request(nc, batched)
+
+        changing = asyncio.create_task(change())
+        count = 0
+        async with Publisher(js, retry_timeout=2 * SECONDS) as publisher:
+            while count < COUNT or not changing.done():
+                await publisher.publish(make_event(count), subject)
+                count += 1
+        await changing
+        assert (publisher.acknowledged, publisher.failures) == (count, [])
+        assert publisher.batched > count / 2
+        found = [from_nats_message(message).get_id() async for batch in read_stream(js, batched) for message in batch]
+        assert found == [f"event {number}" for number in range(count)]
+
+
+async def test_leader_without_replicas_acknowledges_nothing(make_event):
+    """
+    A leader that cannot reach its replicas counts resent messages as duplicates, and never stores them.
+
+    The events are resent to it after `ack_timeout`. They are acknowledged when the next leader has stored them.
+    """
+    with LinkedCluster() as cluster:
+        server = cluster.servers[0]
+        async with connected(server) as nc:
+            js = nc.jetstream(timeout=SECONDS)
+            await clusters.add_stream(js, "ISOLATED", subjects=["isolated"], allow_batched=True)
+            while await asyncio.to_thread(cluster.leader, "ISOLATED") is not server:
+                await nc.request("$JS.API.STREAM.LEADER.STEPDOWN.ISOLATED", timeout=SECONDS)
+            async with Publisher(js, ack_timeout=0.3, retry_timeout=2 * SECONDS) as publisher:
+                await publisher.publish(make_event(0), "isolated")
+                await publisher.flush()
+                with cluster.links.cut(0):
+                    for number in range(1, 300):
+                        await publisher.publish(make_event(number), "isolated")
+                    await asyncio.sleep(1)
+                    assert publisher.acknowledged == 1
+            assert (publisher.acknowledged, publisher.failures) == (300, [])
+            found = [message async for batch in read_stream(js, "ISOLATED") for message in batch]
+            assert [from_nats_message(message).get_id() for message in found] == [f"event {n}" for n in range(300)]
