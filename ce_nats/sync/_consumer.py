@@ -38,6 +38,16 @@ from ._read_ahead import ReadAhead
 _MAX_AHEAD: Final = 64
 
 
+def _check_handler(handler: object) -> None:
+    if is_async(handler) or not callable(handler):
+        raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
+
+
+def _check_result(result: object) -> None:
+    if result is not None and inspect.isawaitable(result):
+        raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+
+
 class _InThreads:
     """
     Async handler of batches that calls a function in threads.
@@ -45,7 +55,7 @@ class _InThreads:
     Args:
         function: The function.
         pool: The threads.
-        timeout: Seconds without a batch after which :meth:`watch` ends; or None.
+        timeout: Seconds without a batch after which :meth:`wait_until_idle` returns; or None.
     """
 
     def __init__(
@@ -56,7 +66,6 @@ class _InThreads:
         self._timeout = timeout
         self._running = 0
         self._last = time.monotonic()
-        self._watching: asyncio.Task[None] | None = None
 
     async def __call__(self, batch: aio.Batch) -> None:
         self._running += 1
@@ -65,15 +74,10 @@ class _InThreads:
         finally:
             self._running -= 1
             self._last = time.monotonic()
-        if result is not None and inspect.isawaitable(result):
-            raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+        _check_result(result)
 
-    def watch(self) -> asyncio.Task[None]:
-        """Return a task that ends after some time without a batch."""
-        self._watching = self._watching or asyncio.create_task(self._wait_until_idle())
-        return self._watching
-
-    async def _wait_until_idle(self) -> None:
+    async def wait_until_idle(self) -> None:
+        """Wait until there was no batch for ``timeout`` seconds; forever if it is None."""
         if self._timeout is None:
             await asyncio.get_running_loop().create_future()
         timeout = self._timeout or 0.0
@@ -82,12 +86,6 @@ class _InThreads:
             if rest <= 0 and not self._running:
                 return
             await asyncio.sleep(rest if rest > 0 else timeout)
-
-    async def end(self) -> None:
-        """End the task."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
 
 
 class PullConsumer:
@@ -258,8 +256,7 @@ class PullConsumer:
             ValueError: ``concurrency`` is below 1.
             RuntimeError: There is a ``key``, and another call with a key is running.
         """
-        if is_async(handler) or not callable(handler):
-            raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
+        _check_handler(handler)
         check_count("concurrency", concurrency)
         check_key(key)
         if key is not None:
@@ -303,8 +300,7 @@ class PullConsumer:
             RuntimeError: There is a ``key``, and another call with a key is running.
             ValueError: As :meth:`ce_nats.aio.PullConsumer.run_batches` does.
         """
-        if is_async(handler) or not callable(handler):
-            raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
+        _check_handler(handler)
         check_count("concurrency", concurrency)
         check_fork(self._loop, self._name)
         options = {"max_events": max_events, "max_wait": max_wait, "concurrency": concurrency, "key": key}
@@ -323,13 +319,15 @@ class PullConsumer:
         """Run a handler until the consumer is stopped, or some time passes without a batch."""
         await self._end_reading_ahead()
         run = asyncio.create_task(self._consumer.run_batches(handler, **options))
+        idle = asyncio.create_task(handler.wait_until_idle())
         try:
-            await asyncio.wait({run, handler.watch()}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({run, idle}, return_when=asyncio.FIRST_COMPLETED)
             if run.done():
                 run.result()
         finally:
             run.cancel()
-            await asyncio.gather(run, handler.end(), return_exceptions=True)
+            idle.cancel()
+            await asyncio.gather(run, idle, return_exceptions=True)
 
     async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
         await self._end_reading_ahead()
@@ -381,8 +379,7 @@ class PullConsumer:
         try:
             with delivery:
                 result = handler(delivery)
-                if result is not None and inspect.isawaitable(result):
-                    raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+                _check_result(result)
         except Exception as error:
             self._loop.run(self._report, error, delivery._delivery)
 

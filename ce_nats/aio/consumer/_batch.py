@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from ..._numbers import check_optional_seconds
 from ...codec.event import DecodedEvent
@@ -151,11 +151,6 @@ class Batch(Sequence[DecodedEvent]):
     def _checked(self, index: int) -> int:
         """Return the index from the front."""
         return range(len(self.deliveries))[index]
-
-    def __eq__(self, other: Any) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"Batch({len(self.deliveries)} events, sequences from {self.deliveries[0].sequence})"
