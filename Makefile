@@ -64,7 +64,7 @@ demo: $(INSTALLED) $(JAR)
 # Tests start many processes, which compile the modules of the checkout each time if Python may not write bytecode.
 test test-long test-lowest test-lowest-core: export PYTHONDONTWRITEBYTECODE =
 test: check $(JAR)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not long and not faults" $(PYTEST_ARGS)
 
 test-long: $(INSTALLED) $(JAR)
 	$(BIN)/python -m pytest --numprocesses 2 -m long $(PYTEST_ARGS)
