@@ -33,12 +33,14 @@ GROUPS := dev build audit bench docs fuzz matrix
 CORE_TESTS := @tests/core.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-latest test-lowest test-lowest-core check upgrade audit bench growth kill mutants fuzz soak matrix docs fmt build jdk clean
+.PHONY: help demo test test-faults test-long test-all test-latest test-lowest test-lowest-core check upgrade audit bench growth kill mutants fuzz soak matrix docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
-	@echo "make test         run all checks, and all tests but the long ones (WORKERS=0: in one process)"
+	@echo "make test         run all checks, and an ordinary test of each behaviour (WORKERS=0: in one process)"
+	@echo "make test-faults  run the tests with servers and processes that are killed, paused, cut off or elected"
 	@echo "make test-long    run the tests that take minutes: clusters and kills of Spark, lakehouse tables, ..."
+	@echo "make test-all     run these three after each other"
 	@echo "make test-latest  run all checks and tests with the newest versions of all packages, without $(LOCK)"
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make test-lowest-core"
@@ -62,12 +64,23 @@ demo: $(INSTALLED) $(JAR)
 	@$(BIN)/ce-nats demo
 
 # Tests start many processes, which compile the modules of the checkout each time if Python may not write bytecode.
-test test-long test-lowest test-lowest-core: export PYTHONDONTWRITEBYTECODE =
+test test-faults test-long test-lowest test-lowest-core: export PYTHONDONTWRITEBYTECODE =
+# Tests that fail run once more, alone.
+TEST := $(BIN)/python -m tests.second_chance
 test: check $(JAR)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not long and not faults" $(PYTEST_ARGS)
+	$(TEST) --numprocesses $(WORKERS) -m "not long and not faults" $(PYTEST_ARGS)
+
+test-faults: export CE_NATS_TEST_GC = 1
+test-faults: $(INSTALLED) $(JAR)
+	$(TEST) --numprocesses 2 -m "faults and not long" $(PYTEST_ARGS)
 
 test-long: $(INSTALLED) $(JAR)
-	$(BIN)/python -m pytest --numprocesses 2 -m long $(PYTEST_ARGS)
+	$(TEST) --numprocesses 2 -m long $(PYTEST_ARGS)
+
+test-all:
+	$(MAKE) test
+	$(MAKE) test-faults
+	$(MAKE) test-long
 
 test-latest:
 	rm -rf $(LATEST)

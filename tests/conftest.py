@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ asyncio.set_event_loop(None)
 # comes in a later one, or in none.
 if os.environ.get("CE_NATS_TEST_GC"):
 
+    def pytest_configure(config: pytest.Config) -> None:
+        for warning in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+            config.addinivalue_line("filterwarnings", f"error::{warning}")
+
     def pytest_collection_finish() -> None:
         gc.collect()
         gc.freeze()  # the objects so far are not looked at after each test
@@ -47,6 +52,19 @@ if os.environ.get("CE_NATS_TEST_GC"):
         yield
         if any(map(request.node.get_closest_marker, ("asyncio", "server", "slow"))):
             gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the stacks of tasks to the failure of a test that hangs; pytest-timeout prints those of threads."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        stacks = io.StringIO()
+        for task in gc.get_objects():
+            if isinstance(task, asyncio.Task) and not task.done():
+                task.print_stack(file=stacks)
+        report.sections.append(("Stacks of tasks", stacks.getvalue()))
+    return report
 
 
 SPARK = "tests/spark/"
@@ -85,6 +103,9 @@ MARKERS = {
     "testing": ("server",),
 }
 
+# Seconds for a test with a marker, with its fixtures.
+LIMITS = {"faults": 300, "long": 1800}
+
 # Spark waits ten seconds for the Python process of a streaming source, which may start slower on a busy machine.
 # (An option for all tests would cost 40 ms per test in xdist, because the plugin asks another process.)
 RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
@@ -105,6 +126,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.nodeid.startswith(f"tests/{folder}/"):
                 for marker in markers:
                     item.add_marker(marker)
+        for marker, seconds in LIMITS.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.timeout(seconds))
         if item.get_closest_marker("long"):
             item.add_marker("slow")
         if item.get_closest_marker("spark"):

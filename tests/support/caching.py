@@ -11,6 +11,7 @@ CI=true in the environment a failed download is a test failure. A failed build i
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import venv
@@ -55,7 +56,9 @@ def cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None]) 
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=root) as scratch:
             created = Path(scratch) / "created"
             created.mkdir()
+            limit = signal.setitimer(signal.ITIMER_REAL, 0)  # that of pytest-timeout for the test
             make(created)
+            signal.setitimer(signal.ITIMER_REAL, *limit)
             try:
                 created.rename(target)
             except OSError:
