@@ -38,10 +38,19 @@ asyncio.set_event_loop(None)
 # Finds sockets, event loops, processes and files that a test has not closed in that test; otherwise a warning of Python
 # comes in a later one, or in none.
 if os.environ.get("CE_NATS_TEST_GC"):
+    from nats.aio.transport import TcpTransport
 
     def pytest_configure(config: pytest.Config) -> None:
         for warning in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
             config.addinivalue_line("filterwarnings", f"error::{warning}")
+        # nats-py forgets the connection to a server that did not send INFO, and connects to the next one.
+        connect = TcpTransport.connect
+
+        async def close_and_connect(transport: TcpTransport, *arguments: Any) -> None:
+            transport.close()
+            await connect(transport, *arguments)
+
+        TcpTransport.connect = close_and_connect  # type: ignore[method-assign]
 
     def pytest_collection_finish() -> None:
         gc.collect()

@@ -84,10 +84,13 @@ class NatsServer:
         self._executable = str(executable) if executable is not None else _find_executable()
         self._timeout = timeout
         self._port = 0
+        self._other_ports: list[int] = []  # that clients or other servers connect to
         self._monitoring = ""
         self._directory: Path | None = None
         # The running process, if any; in a list, so that the finalizer needs no reference to self.
         self._processes: list[subprocess.Popen[bytes]] = []
+        # Bound to the ports of a killed server.
+        self._held: list[socket.socket] = []
         self._clean_up: weakref.finalize[Any, Any] | None = None
         # Another thread may restart the server while it is stopped: see asyncio.to_thread().
         self._changing = threading.RLock()
@@ -138,9 +141,15 @@ class NatsServer:
             self._clean_up = self._directory = None
 
     def kill(self) -> None:
-        """Kill the server (SIGKILL). Its store is kept for :meth:`restart`."""
+        """
+        Kill the server (SIGKILL). Its store is kept for :meth:`restart`.
+
+        Its ports are kept, too: no other server gets one of them, to which clients still try to connect.
+        """
         with self._changing:
             _end(self._processes, force=True)
+            if not self._held:
+                self._held += map(_hold, [self._port, *self._other_ports])
 
     def restart(self) -> None:
         """Stop the server if it is running, and start it again on the same port with the same store."""
@@ -190,7 +199,7 @@ class NatsServer:
     def _launch(self) -> None:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="ce-nats-server-"))
-            self._clean_up = weakref.finalize(self, _remove, self._processes, self._directory, os.getpid())
+            self._clean_up = weakref.finalize(self, _remove, self._processes, self._held, self._directory, os.getpid())
         directory = self._directory
         for old in directory.glob("*.ports"):
             old.unlink()
@@ -200,6 +209,7 @@ class NatsServer:
         command += ["--ports_file_dir", str(directory)]
         if self._jetstream:
             command += ["-js", "-sd", str(directory / "store")]
+        _release(self._held)
         with (directory / "server.log").open("ab") as log:
             self._processes.append(_spawn(command, log))
 
@@ -376,8 +386,8 @@ class NatsCluster:
             )
             for number, port in enumerate(ports)
         )
-        for server, port in zip(self.servers, client_ports):
-            server._port = port
+        for server, port, route in zip(self.servers, client_ports, ports):
+            server._port, server._other_ports = port, [route]
             server._launch()
         for server in self.servers:
             server._wait_until_ready()
@@ -468,8 +478,24 @@ def _end(processes: list[subprocess.Popen[bytes]], *, force: bool = False) -> No
         processes.pop()
 
 
-def _remove(processes: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
+def _hold(port: int) -> socket.socket:
+    """Bind a port, so that :func:`_free_ports` of any process does not return it."""
+    held = socket.socket()
+    if os.name == "posix":  # although connections of the killed server have just ended
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with suppress(OSError):  # another program was faster
+        held.bind((_HOST, port))
+    return held
+
+
+def _release(held: list[socket.socket]) -> None:
+    while held:
+        held.pop().close()
+
+
+def _remove(processes: list[subprocess.Popen[bytes]], held: list[socket.socket], directory: Path, owner: int) -> None:
     """Stop the server and delete its directory, but only in the process that started it: forks inherit finalizers."""
+    _release(held)
     if os.getpid() == owner:
         _end(processes)
         shutil.rmtree(directory, ignore_errors=True)

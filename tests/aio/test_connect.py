@@ -16,7 +16,7 @@ from ce_nats.aio import connect, publish, subscribe
 from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.testing import NatsServer
 
-from ..support.listening import start_server
+from ..support.listening import serving
 from ..support.waiting import until
 
 SECRET = "S3cr3t"
@@ -65,16 +65,17 @@ class Listener:
             self.called.append(line)
             if line == b"PING\r\n":
                 writer.write(b"PONG\r\n")
-        writer.close()
 
     async def _relay(self, reader, writer):
         there, back = await asyncio.open_connection("127.0.0.1", self.backend)
         self._pairs += [writer, back]
 
         async def copy(source, target):
-            while data := await source.read(65536):
-                target.write(data)
-            target.close()
+            try:
+                while data := await source.read(65536):
+                    target.write(data)
+            finally:
+                target.close()
 
         await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
 
@@ -88,8 +89,7 @@ class Listener:
 @asynccontextmanager
 async def listening():
     listener = Listener()
-    async with await start_server(listener.serve) as server:
-        listener.port = server.sockets[0].getsockname()[1]
+    async with serving(listener.serve) as listener.port:
         yield listener
 
 
@@ -138,10 +138,8 @@ async def test_unreachable_servers_are_one_error(caplog):
 async def test_server_without_info_is_an_error():
     async def never(reader, writer):
         await reader.read()
-        writer.close()
 
-    async with await start_server(never) as silent:
-        port = silent.sockets[0].getsockname()[1]
+    async with serving(never) as port:
         with pytest.raises(DeliveryError, match="no answer in"):
             await asyncio.wait_for(connect(f"127.0.0.1:{port}", connect_timeout=0.3), 10)
 
@@ -310,13 +308,11 @@ async def test_buffer_is_not_sent_to_a_server_without_info(certificates, tls_con
                 is_there.set()
                 while data := await reader.read(1000):
                     called.extend(data)
-                writer.close()
-                await writer.wait_closed()  # else the socket may be open when the event loop ends
                 ended.set()
 
-            async with await start_server(keep_silent) as silent:
+            async with serving(keep_silent) as port:
                 listener.cut()
-                nc.set_server_pool([f"nats://127.0.0.1:{silent.sockets[0].getsockname()[1]}"])
+                nc.set_server_pool([f"nats://127.0.0.1:{port}"])
                 await asyncio.wait_for(is_there.wait(), 20)
                 await nc.publish("a", SECRET.encode())
                 await nc.close()

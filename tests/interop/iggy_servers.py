@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from ce_nats.iggy import IggyMessage, Layout, as_fields, as_message, decode_headers, decode_messages, encode_headers
-from tests.support.listening import start_server
+from tests.support.listening import serving
 
 _PING, _LOGIN, _POLL, _SEND = 1, 38, 100, 101
 # Size in bytes of a header in version 0.9.
@@ -170,25 +170,10 @@ async def listening(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
     """Run a server that answers the requests of each connection in order; yields host and port."""
-    connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.add(writer)
-        try:
-            while True:
-                await answer(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has disconnected
-        finally:
-            connections.discard(writer)
-            writer.close()
+        while True:
+            await answer(reader, writer)
 
-    server = await start_server(serve)
-    host, port = server.sockets[0].getsockname()
-    try:
-        yield f"{host}:{port}"
-    finally:
-        server.close()
-        for writer in connections:
-            writer.close()
-        await server.wait_closed()
+    async with serving(serve) as port:
+        yield f"127.0.0.1:{port}"

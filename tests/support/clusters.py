@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 
 import nats
 import pytest
+from nats.errors import NoRespondersError
 from nats.js.errors import BadRequestError
 
-SECONDS = 60  # generous, because the machine may be busy
+from tests.support.waiting import SECONDS
 
 
 async def ignore(error):
@@ -45,3 +46,15 @@ async def until_replicated(js, name):
             return
         await asyncio.sleep(0.05)
     pytest.fail(f"all replicas of stream {name} must be current")
+
+
+async def change_leader(nc, stream):
+    """Let the leader of a stream step down; requests that the servers do not answer during an election are repeated."""
+    for _ in range(SECONDS):
+        try:
+            await nc.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=2)
+        except (NoRespondersError, asyncio.TimeoutError):
+            await asyncio.sleep(0.1)
+        else:
+            return
+    pytest.fail(f"the leader of stream {stream} must step down")

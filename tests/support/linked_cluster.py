@@ -55,7 +55,7 @@ class Links:
     @contextmanager
     def cut(self, server: int) -> Iterator[None]:
         """Close all connections between a server and the others, and refuse new ones."""
-        self._loop.call_soon_threadsafe(self._close, server)
+        asyncio.run_coroutine_threadsafe(self._close(server), self._loop).result()
         try:
             yield
         finally:
@@ -104,7 +104,7 @@ class Links:
         del self._writers[writer]
         writer.close()
 
-    def _close(self, server: int) -> None:
+    async def _close(self, server: int) -> None:
         self._cut.add(server)
         for writer, pair in self._writers.items():
             if server in pair:
@@ -132,8 +132,8 @@ class LinkedCluster(NatsCluster):
             )
             for number in range(self._size)
         )
-        for server, port in zip(self.servers, clients):
-            server._port = port
+        for server, port, route in zip(self.servers, clients, routes):
+            server._port, server._other_ports = port, [route]
             server._launch()
         for server in self.servers:
             server._wait_until_ready()

@@ -1,21 +1,33 @@
 """Fill a stream, and read it through a consumer, and one by one through the API."""
 
-import pytest
+import asyncio
 
-from ce_nats.aio import flush
+import pytest
+from nats.js.errors import NoStreamResponseError
+
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading import _range_reader as ranges
+from tests.support.waiting import SECONDS, until
 
 
 async def publish_all(js, messages):
     """
-    Publish pairs of subject and payload, and wait for every 1,000th acknowledgement.
+    Publish messages in order, as (subject, payload) or (subject, payload, headers), until all are stored.
 
-    The server refuses messages if it has too many that it has not stored yet.
+    The first one is published again while the server does not know yet who stores it: other servers hear of a new
+    stream later. Errors are raised; publish_async() hides them in its futures.
     """
-    for number, (subject, payload) in enumerate(messages, 1):
-        await (js if number % 1000 == 0 else js._nc).publish(subject, payload)
-    await flush(js._nc)
+    first, *others = [(*message, None)[:3] for message in messages]
+    await until(lambda: _is_stored(js, *first))
+    acks = [await js.publish_async(subject, payload, headers=headers) for subject, payload, headers in others]
+    await asyncio.wait_for(asyncio.gather(*acks), SECONDS)
+
+
+async def _is_stored(js, subject, payload, headers):
+    try:
+        return await js.publish(subject, payload, timeout=SECONDS, headers=headers)
+    except NoStreamResponseError:
+        return None
 
 
 async def read(js, stream, **options):

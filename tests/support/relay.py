@@ -5,7 +5,7 @@ import re
 import threading
 from contextlib import suppress
 
-from .listening import start_server
+from .listening import serving
 
 
 class Relay:
@@ -24,7 +24,6 @@ class Relay:
         self._target = host, int(port)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._started = threading.Event()
-        self._open = {}  # writers by the tasks that serve them
         self._held = None  # bytes to send after an interruption, as (writer, bytes)
         self._burst = None
         self.url = ""
@@ -65,20 +64,19 @@ class Relay:
 
     async def _run(self):
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        server = await start_server(self._serve)
-        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self._started.set()
-        async with server:
+        async with serving(self._serve) as port:
+            self.url = f"nats://127.0.0.1:{port}"
+            self._started.set()
             await self._stopped.wait()
-            for writers in self._open.values():
-                for writer in writers:
-                    writer.close()
-            await asyncio.gather(*self._open)
 
     async def _serve(self, reader, writer):
         upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
-        self._open[asyncio.current_task()] = writer, upstream_writer
-        await asyncio.gather(self._forward(reader, upstream_writer), self._return(upstream_reader, writer))
+        try:
+            await asyncio.gather(self._forward(reader, upstream_writer), self._return(upstream_reader, writer))
+        finally:
+            upstream_writer.close()
+            with suppress(OSError):
+                await upstream_writer.wait_closed()
 
     async def _forward(self, reader, writer):
         due = 0.0

@@ -8,7 +8,7 @@ import nats
 
 from ce_nats.wire.nats import FrameReader, encode_hmsg
 
-from .listening import start_server
+from .listening import serving
 
 SECONDS = 20
 ACK = {"stream": "S", "seq": 7}
@@ -39,7 +39,6 @@ class ScriptedServer:
                     writer.write(b"PONG\r\n")
                 elif frame.op in {"PUB", "HPUB"}:
                     self.answer(frame)
-        writer.close()
 
     def answer(self, frame):
         if frame.subject.startswith("$JS.API."):
@@ -69,7 +68,8 @@ class ScriptedServer:
 async def scripted(*script):
     """Yield a scripted server and a nats-py connection to it."""
     server = ScriptedServer(script)
-    async with await start_server(server.serve) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        async with await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False) as nc:
-            yield server, nc
+    async with (
+        serving(server.serve) as port,
+        await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False) as nc,
+    ):
+        yield server, nc

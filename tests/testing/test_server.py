@@ -140,6 +140,26 @@ async def test_killed_server_can_be_restarted(scratch):
     assert list(scratch.iterdir()) == []
 
 
+def is_free(port):
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_port_of_a_killed_server_is_free_after_its_end():
+    """Until then its clients try to connect to it."""
+    with NatsServer() as server:
+        server.kill()
+        assert not is_free(server.port)
+        server.restart()
+        assert server.is_running
+        server.kill()
+    assert is_free(server.port)
+
+
 def test_threads_that_restart_a_server_leave_no_process():
     """Handlers restart servers in threads, while others kill or leave them."""
     with NatsServer(jetstream=True) as server, ThreadPoolExecutor(4) as pool:
@@ -280,6 +300,7 @@ async def test_cluster_has_replicated_streams_and_leaders(scratch):
         assert cluster.leader("S", "c") in cluster.servers
         leader = cluster.leader("S")
         leader.kill()
+        assert not any(map(is_free, [leader.port, *leader._other_ports]))  # the others try to connect to it
         assert cluster.leader("S") not in (leader, None)
         leader.restart()
         assert len({server.url for server in cluster.servers}) == 3

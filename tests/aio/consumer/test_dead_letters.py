@@ -28,6 +28,7 @@ from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.redelivery import BLOCK_HEADER, DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
+from tests.support.reading import publish_all
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
@@ -265,10 +266,11 @@ def store_letters(js, dead, stream):
     """Store dead letters with originals on these subjects; returns a reader of all dead letters."""
 
     async def store_letters(*subjects):
-        for number, subject in enumerate(subjects, 1):
-            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)
-            await js.publish_async(dead, b"%d" % number, headers=dict(letter.headers()))
-        await js.publish_async_completed()
+        letters = [
+            (dead, b"%d" % number, dict(DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1).headers()))
+            for number, subject in enumerate(subjects, 1)
+        ]
+        await publish_all(js, letters)
         return read_letters(js, dead)
 
     return store_letters

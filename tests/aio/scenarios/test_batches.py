@@ -28,10 +28,6 @@ def change_by_kill(cluster, stream):
     leader.start()
 
 
-async def change_by_request(nc, stream):
-    await nc.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=SECONDS)
-
-
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "steps down"])
 async def test_new_leaders_neither_lose_nor_reorder_events(cluster, batched, subject, make_event, is_killed):
     async with connected(*cluster.servers) as nc:
@@ -43,7 +39,7 @@ async def test_new_leaders_neither_lose_nor_reorder_events(cluster, batched, sub
                 if is_killed:
                     await asyncio.to_thread(change_by_kill, cluster, batched)
                 else:
-                    await change_by_request(nc, batched)
+                    await clusters.change_leader(nc, batched)
 
         changing = asyncio.create_task(change())
         count = 0
@@ -70,7 +66,7 @@ async def test_leader_without_replicas_acknowledges_nothing(make_event):
             js = nc.jetstream(timeout=SECONDS)
             await clusters.add_stream(js, "ISOLATED", subjects=["isolated"], allow_batched=True)
             while await asyncio.to_thread(cluster.leader, "ISOLATED") is not server:
-                await nc.request("$JS.API.STREAM.LEADER.STEPDOWN.ISOLATED", timeout=SECONDS)
+                await clusters.change_leader(nc, "ISOLATED")
             async with Publisher(js, ack_timeout=0.3, retry_timeout=2 * SECONDS) as publisher:
                 await publisher.publish(make_event(0), "isolated")
                 await publisher.flush()

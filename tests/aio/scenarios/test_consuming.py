@@ -12,6 +12,7 @@ from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.testing import NatsServer
 from tests.support.consuming import after, consume, is_settled, number_of, publish, take
+from tests.support.listening import serving
 from tests.support.waiting import until
 
 __all__ = ["consume", "is_settled", "publish"]
@@ -178,12 +179,13 @@ async def test_handlers_of_real_programs(publish, consume, is_settled):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
-        await writer.drain()
-        writer.close()
 
-    service = await asyncio.start_server(answer, "127.0.0.1")
-    url = f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}/"
-    async with service, httpx.AsyncClient(trust_env=False) as client, consume(on_error=lambda *_: None) as consumer:
+    async with (
+        serving(answer) as port,
+        httpx.AsyncClient(trust_env=False) as client,
+        consume(on_error=lambda *_: None) as consumer,
+    ):
+        url = f"http://127.0.0.1:{port}/"
 
         async def handle(delivery):
             number = delivery.sequence

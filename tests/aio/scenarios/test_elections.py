@@ -21,6 +21,7 @@ from ce_nats.spark.connector._connection import Connection
 from ce_nats.spark.connector._streams import Streams
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
+from tests.support.reading import publish_all
 
 # An election takes longer, so that an operation without retries fails.
 ONE_REQUEST = 0.5
@@ -35,9 +36,7 @@ async def stream(cluster, subject):
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
         await clusters.add_stream(js, name, subjects=[subject])
-        for number in ALL:
-            await js.publish_async(subject, EVENT % number)
-        await js.publish_async_completed()
+        await publish_all(js, [(subject, EVENT % number) for number in ALL])
         await js.add_consumer(name, ConsumerConfig(durable_name="existing", ack_policy="explicit"))
         await clusters.until_replicated(js, name)
     return name
@@ -50,10 +49,9 @@ async def letters(cluster, stream, subject):
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
         await clusters.add_stream(js, name, subjects=[f"dead.{subject}"])
-        for number in ALL:
-            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)
-            await js.publish_async(f"dead.{subject}", b"again %d" % number, headers=dict(letter.headers()))
-        await js.publish_async_completed()
+        letters = [(number, DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)) for number in ALL]
+        messages = [(f"dead.{subject}", b"again %d" % number, dict(letter.headers())) for number, letter in letters]
+        await publish_all(js, messages)
         await clusters.until_replicated(js, name)
     return name
 

@@ -21,6 +21,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
 from tests.support import waiting
+from tests.support.reading import publish_all
 
 SECONDS = 60  # generous, because the machine may be busy
 until = partial(waiting.until, seconds=SECONDS)
@@ -65,9 +66,7 @@ async def fill(js):
     async def fill(count, padding=b""):
         await js.add_stream(name="E", subjects=["e"])
         await js.add_stream(name="DEAD", subjects=["dead"])
-        for number in range(count):
-            await js.publish_async("e", EVENT % number + padding)
-        await js.publish_async_completed()
+        await publish_all(js, [("e", EVENT % number + padding) for number in range(count)])
 
     return fill
 

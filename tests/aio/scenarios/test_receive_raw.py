@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import ssl
-from contextlib import suppress
 from random import Random
 
 import nats
@@ -17,7 +16,7 @@ from ce_nats.aio._natspy import accept_malformed_messages, message_of, receive_r
 from ce_nats.message import UnreadableHeaders
 from ce_nats.testing import NatsServer
 from ce_nats.testing._server import _free_ports
-from tests.support.listening import start_server
+from tests.support.listening import serving
 from tests.support.waiting import until
 
 SECONDS = 30
@@ -360,27 +359,26 @@ async def test_message_in_parts_is_forgotten_at_a_reconnect(end):
 
     async def serve(reader, writer):
         writer.write(INFO)
-        with suppress(ConnectionError):
-            while line := await reader.readline():
-                if line.startswith(b"PING"):
-                    writer.write(b"PONG\r\n")
-                elif line.startswith(b"SUB"):
-                    writer.write(script.pop(0).replace(b" 1 ", b" %s " % line.split()[-1]))
-                    if script and not end:
-                        await writer.drain()
-                        await asyncio.sleep(0.02)
-                        break
-        writer.close()
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+            elif line.startswith(b"SUB"):
+                writer.write(script.pop(0).replace(b" 1 ", b" %s " % line.split()[-1]))
+                if script and not end:
+                    await writer.drain()
+                    await asyncio.sleep(0.02)
+                    break
 
     async def ignore(error):
         pass
 
-    async with await start_server(serve) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        async with await nats.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0.01, error_cb=ignore) as nc:
-            await subscribe_raw(nc, "a", received.extend)
-            await until(lambda: len(received) == 5)
-            assert nc.stats["reconnects"] == 4
+    async with (
+        serving(serve) as port,
+        await nats.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0.01, error_cb=ignore) as nc,
+    ):
+        await subscribe_raw(nc, "a", received.extend)
+        await until(lambda: len(received) == 5)
+        assert nc.stats["reconnects"] == 4
     assert received == [(b"a", b"r", b"payload", b"NATS/1.0\r\na: b\r\n\r\n")] * 5
 
 

@@ -16,7 +16,7 @@ from ce_nats.spark.connector._connection import CONNECTION_OPTIONS, KAFKA_NAMES,
 from ce_nats.spark.connector._read_options import READ_OPTIONS
 from ce_nats.spark.connector._sink import SINK_OPTIONS
 from ce_nats.testing import NatsServer
-from tests.support.listening import start_server
+from tests.support.listening import serving
 
 SECRET = "S3cr3t"
 
@@ -270,11 +270,9 @@ def test_a_server_without_tls_gets_no_credentials(login, tls):
             received.append(line)
             if line == b"PING\r\n":
                 writer.write(b"PONG\r\n")
-        writer.close()
 
     async def run():
-        async with await start_server(serve) as listening:
-            port = listening.sockets[0].getsockname()[1]
+        async with serving(serve) as port:
             url = f"127.0.0.1:{port}" if tls else f"tls://127.0.0.1:{port}"
             client = Client()
             with pytest.raises(DeliveryError, match="secure connection not available"):
