@@ -492,10 +492,10 @@ async def test_restarted_server_is_awaited(make_event):
 async def test_lost_server_is_an_error(make_event):
     with NatsServer(jetstream=True) as server:
         async with connect(server.url, reconnect_time_wait=0.05) as nc:
-            js = nc.jetstream(timeout=0.2)
+            js = nc.jetstream()
             await js.create_object_store("DATA")
-            claim_check = ClaimCheck(js, "DATA", over=1000, retry_timeout=0.2)
-            sent = received(await claim_check.check_in(make_event(1, LARGE)))
+            sent = received(await ClaimCheck(js, "DATA", over=1000).check_in(make_event(1, LARGE)))
+            claim_check = ClaimCheck(nc.jetstream(timeout=0.2), "DATA", over=1000, retry_timeout=0.2)
             server.kill()
             await until(lambda: not nc.is_connected)
             assert await failure(DeliveryError, claim_check.check_in(make_event(2, LARGE))) == "timeout"

@@ -271,20 +271,20 @@ async def test_nothing_is_sent_to_a_server_that_returns_without_tls(certificates
             await nc.flush()
             listener.backend = None
             listener.cut()
-            await until(lambda: nc.is_reconnecting, 10)
+            await until(lambda: nc.is_reconnecting)
             await nc.publish(f"{SECRET}.a", SECRET.encode())
-            await until(lambda: listener.connections >= 3, 20)
+            await until(lambda: listener.connections >= 3)
             assert listener.called == []
             listener.backend = server.port
-            await until(lambda: nc.is_connected, 20)
+            await until(lambda: nc.is_connected)
             assert (await received.next_msg(10)).data == SECRET.encode()
             # Messages that are buffered when the connection is closed are not sent, either.
             listener.backend = None
             listener.cut()
             before = listener.connections
-            await until(lambda: nc.is_reconnecting, 10)
+            await until(lambda: nc.is_reconnecting)
             await nc.publish(f"{SECRET}.b", SECRET.encode())
-            await until(lambda: listener.connections > before, 20)
+            await until(lambda: listener.connections > before)
             await nc.close()
             assert listener.called == []
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -316,7 +316,7 @@ async def test_buffer_is_not_sent_to_a_server_without_info(certificates, tls_con
                 await asyncio.wait_for(is_there.wait(), 20)
                 await nc.publish("a", SECRET.encode())
                 await nc.close()
-                await until(ended.is_set, 10)
+                await until(ended.is_set)
             assert called == b""
 
 
@@ -332,7 +332,7 @@ async def test_loss_and_reconnect_are_logged_in_a_line_each(caplog):
     with NatsServer() as server:
         async with await connect(server.url, reconnect_time_wait=0.05) as nc:
             server.restart()
-            await until(lambda: len(messages(caplog)) == 2, 20)
+            await until(lambda: len(messages(caplog)) == 2)
             await nc.flush()
         at = f"127.0.0.1:{server.port}"
         assert messages(caplog) == [
@@ -357,7 +357,7 @@ async def test_end_of_reconnecting_is_logged(caplog):
     with NatsServer() as server:
         nc = await connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=2)
         server.stop()
-        await until(lambda: nc.is_closed and len(messages(caplog)) == 2, 20)
+        await until(lambda: nc.is_closed and len(messages(caplog)) == 2)
     assert "reconnecting failed; connection closed: " in messages(caplog)[1]
     assert "Connect call failed" in messages(caplog)[1]
     assert caplog.records[-1].levelno == logging.ERROR
@@ -377,7 +377,7 @@ async def test_callbacks_replace_the_log(caplog):
         callbacks = {f"{name}_cb": note(name) for name in names}
         nc = await connect(server.url, reconnect_time_wait=0.05, **callbacks)
         server.restart()
-        await until(lambda: ("reconnected",) in called, 20)
+        await until(lambda: ("reconnected",) in called)
         await nc.close()
     assert called[0] == ("error", nats.errors.UnexpectedEOF)
     assert [name for name, *error in called if not error] == ["disconnected", "reconnected", "disconnected", "closed"]
@@ -400,5 +400,5 @@ async def test_error_of_the_server_is_logged(caplog):
     with NatsServer() as server:
         nc = await connect(server.url)
         await nc.publish("a" * 5000, b"")
-        await until(lambda: messages(caplog), 20)  # nats-py calls the callback after it has closed
+        await until(lambda: messages(caplog))  # nats-py calls the callback after it has closed
     assert messages(caplog) == [f"127.0.0.1:{server.port}: connection closed: nats: maximum control line exceeded"]

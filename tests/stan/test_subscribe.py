@@ -181,8 +181,8 @@ async def test_message_that_is_redelivered_while_it_is_held_is_yielded_once(conn
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
         first = await aiter_of(subscription)()
         async with first:
-            await until(lambda: first.message.redelivered, 5)
-            await until(lambda: all(one.redelivered for one in subscription._ready.values()), 5)
+            await until(lambda: first.message.redelivered)
+            await until(lambda: all(one.redelivered for one in subscription._ready.values()))
             assert list(subscription._ready) == [2]
         second = await aiter_of(subscription)()
         assert (second.message.sequence, second.message.redelivered) == (2, True)

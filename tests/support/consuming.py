@@ -7,8 +7,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
-
-SECONDS = 60  # generous, because the machine may be busy
+from tests.support.waiting import SECONDS, until
 
 
 @pytest.fixture
@@ -51,12 +50,11 @@ def is_settled(js, stream):
     """Wait until the consumer has no unacknowledged and no undelivered messages."""
 
     async def wait(name="c", stream=stream):
-        for _ in range(500):
+        async def has_none():
             info = await js.consumer_info(stream, name)
-            if info.num_ack_pending == info.num_pending == 0:
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail(f"{info.num_ack_pending} unacknowledged, {info.num_pending} not delivered")
+            return info.num_ack_pending == info.num_pending == 0
+
+        await until(has_none)
 
     return wait
 

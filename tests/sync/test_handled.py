@@ -161,20 +161,19 @@ def test_other_threads_take_the_messages_behind_a_slow_handler(fill, open_consum
 
 
 def test_slow_handlers_share_the_messages(fill, open_consumer):
-    """Four threads and handlers of 20 ms: no thread waits while messages do."""
+    """No thread waits while messages do: all four handlers run at the same time, again and again."""
     fill(100)
+    together = threading.Barrier(4)
     with open_consumer() as consumer:
         handled = []
 
         def handle(delivery):
-            time.sleep(0.02)
+            together.wait(SECONDS)
             handled.append(delivery.sequence)
             if len(handled) == 100:
                 consumer.stop()
 
-        began = time.monotonic()
         consumer.run(handle, concurrency=4)
-        assert time.monotonic() - began < 100 * 0.02 * 0.7
     assert sorted(handled) == list(range(1, 101))
 
 
@@ -247,7 +246,7 @@ def test_messages_handled_without_a_connection_are_acknowledged_after_the_reconn
             def handle(delivery):
                 handled.append(delivery.sequence)
                 if len(handled) == 100:
-                    time.sleep(0.1)  # earlier acknowledgements have reached the server
+                    wait_for(lambda: nc.run(js.consumer_info, "S", "c").ack_floor.stream_seq == 99)
                     restarting.start()
                     wait_for(lambda: not nc.client.is_connected)
                 elif len(set(handled)) == 300:
@@ -385,12 +384,12 @@ def test_orderly_restarts_lose_nothing_and_dead_letter_nothing(js, stream, subje
     fill()
     handled, counts = [], Counter()
     for number in range(11):
-        with open_consumer(dead_letter=f"dead.{subject}", max_deliveries=2, timeout=1.0) as consumer:
+        with open_consumer(dead_letter=f"dead.{subject}", max_deliveries=2) as consumer:
 
             def handle(delivery, consumer=consumer, number=number):
                 handled.append(delivery.sequence)
                 counts[delivery.deliveries] += 1
-                if number < 10 and len(handled) == 37 * (number + 1):
+                if len(handled) == (37 * (number + 1) if number < 10 else COUNT):
                     consumer.stop()
 
             consumer.run(handle, concurrency=1 + number % 3)
@@ -441,6 +440,7 @@ print(json.dumps([interrupts, handled]), flush=True)
 """
 
 
+@pytest.mark.faults
 def test_interrupts_of_run_at_many_moments_lose_no_message(server, stream, fill, pending):
     count = 3000
     fill(count)

@@ -209,6 +209,7 @@ if not child:
         for item in own:
             if item.event.get_id() == "event 100":
                 break
+    p.flush()  # the event may arrive before its acknowledgement
     nc.close()
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0

@@ -165,7 +165,7 @@ async def test_acknowledgements_that_cannot_be_sent_are_reported(server, stream,
     await publish(1, 2)
     reported = []
     with Relay(server.url) as relay:
-        nc = await nats.connect(relay.url, max_reconnect_attempts=1, reconnect_time_wait=0.1, connect_timeout=0.2)
+        nc = await nats.connect(relay.url, max_reconnect_attempts=1, reconnect_time_wait=0.1)
         context = PullConsumer(
             nc.jetstream(),
             stream,
@@ -243,11 +243,18 @@ async def test_termination_follows_the_acknowledgements_before_it(publish, consu
 async def test_lost_acknowledgements_are_repeated_by_redelivery(relayed, publish, consume, is_settled):
     relay, _, via = relayed
     await publish(1)
-    async with consume(via=via, ack_wait=0.5) as consumer:
-        relay.lost = lambda chunk: without(chunk, rb"PUB \$JS\.ACK\.\S+ 0(?=\r\n)")
+    acknowledgements = []
+
+    def lose(chunk):
+        left = without(chunk, rb"PUB \$JS\.ACK\.\S+ 0(?=\r\n)")
+        acknowledgements.extend([chunk] if left != chunk else [])
+        return left
+
+    async with consume(via=via, ack_wait=2) as consumer:
+        relay.lost = lose
         async with await take(consumer):
             pass
-        await asyncio.sleep(0.1)
+        await until(lambda: acknowledgements)
         relay.lost = None
         async with (delivery := await take(consumer)):
             assert delivery.deliveries == 2

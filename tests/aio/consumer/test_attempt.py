@@ -65,8 +65,8 @@ async def test_sync_loop_that_settles_nothing_is_warned_once(server, stream, pub
         pass  # creates the consumer
 
     def read():
-        with sync.connect(server.url) as nc, nc.consumer(stream, "c", dead_letter=None, timeout=1) as consumer:
-            return [delivery.sequence for delivery in consumer]
+        with sync.connect(server.url) as nc, nc.consumer(stream, "c", dead_letter=None) as consumer:
+            return [next(consumer).sequence for _ in range(3)]
 
     assert await asyncio.to_thread(read) == [1, 2, 3]
     assert len(warnings_of(caplog)) == 1
@@ -82,7 +82,7 @@ async def test_end_of_a_sync_consumer_causes_no_warning(server, stream, publish,
     def read():
         with (
             sync.connect(server.url) as nc,
-            nc.consumer(stream, "c", dead_letter=None, timeout=1) as consumer,
+            nc.consumer(stream, "c", dead_letter=None) as consumer,
             next(consumer),
         ):
             pass

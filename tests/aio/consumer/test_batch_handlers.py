@@ -58,11 +58,10 @@ async def nothing(batch):
     ids=["default", "double_ack", "ack_delay", "on_outcome"],
 )
 async def test_events_in_order(run, publish, is_settled, js, stream, options):
-    await publish(*range(250))
-    calls = await run(nothing, {*range(250)}, options=options, max_events=100)
-    assert flat(calls) == [*range(250)]
-    assert 3 <= len(calls) <= 6
-    assert max(map(len, calls)) == 100
+    await publish(*range(300))
+    calls = await run(nothing, {*range(300)}, options=options, max_events=100, max_wait=60)
+    assert flat(calls) == [*range(300)]
+    assert [*map(len, calls)] == [100, 100, 100]
     await is_settled()
     assert (await js.consumer_info(stream, "c")).num_redelivered == 0
 
@@ -366,16 +365,22 @@ async def test_cancellation_while_a_batch_is_collected(consume, publish, is_sett
     await is_settled()
 
 
-async def test_stop_completes_the_batch(consume, publish, is_settled):
+async def test_stop_completes_the_batch(consume, publish, is_settled, nc, js, stream):
     await publish(1, 2, 3)
     calls = []
+
+    async def are_delivered():
+        return (await js.consumer_info(stream, "c")).num_ack_pending == 3
 
     async def handle(batch):
         calls.append(numbers_of(batch))
 
     async with consume() as consumer:
-        asyncio.get_running_loop().call_later(0.5, consumer.stop)
-        await after(consumer.run_batches(handle, max_wait=60))
+        running = asyncio.create_task(consumer.run_batches(handle, max_wait=60))
+        await until(are_delivered)
+        await nc.flush()  # they have been received
+        consumer.stop()
+        await after(running)
     assert calls == [[1, 2, 3]]
     await is_settled()
 

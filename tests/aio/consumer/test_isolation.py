@@ -35,9 +35,10 @@ def run_service(*arguments):
     return [int(line.split()[1]) for line in done.stdout.splitlines()], done.returncode
 
 
-@pytest.mark.parametrize(("concurrency", "keys"), [(1, []), pytest.param(4, [], marks=pytest.mark.long), (4, ["keys"])])
+@pytest.mark.faults
+@pytest.mark.parametrize("keys", [[], ["keys"]])
 async def test_only_messages_that_crash_the_process_are_dead_lettered(
-    server, js, stream, subject, dead, make_event, dead_letters, concurrency, keys
+    server, js, stream, subject, dead, make_event, dead_letters, keys
 ):
     poison = {8, 30}
     for number in range(1, 61):
@@ -45,7 +46,7 @@ async def test_only_messages_that_crash_the_process_are_dead_lettered(
     handled = Counter()
     runs = 0
     while True:
-        numbers, status = await asyncio.to_thread(run_service, server.url, stream, dead, concurrency, *keys)
+        numbers, status = await asyncio.to_thread(run_service, server.url, stream, dead, 4, *keys)
         handled.update(numbers)
         runs += 1
         if status == 0:
@@ -93,6 +94,7 @@ async def test_prefetched_messages_survive_repeated_stops(
     await dead_letters(0)
 
 
+@pytest.mark.faults
 async def test_messages_queued_behind_a_blocking_handler_are_not_dead_lettered(
     js, stream, subject, dead, make_event, dead_letters, caplog
 ):

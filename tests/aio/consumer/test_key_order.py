@@ -272,7 +272,7 @@ class _First:
         return items[0]
 
 
-OrderPerKey.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+OrderPerKey.TestCase.settings = settings(stateful_step_count=50)
 TestOrderPerKey = OrderPerKey.TestCase
 
 

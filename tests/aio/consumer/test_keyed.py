@@ -538,6 +538,7 @@ async def handled_by_service(limit, *arguments):
     return handled
 
 
+@pytest.mark.faults
 async def test_order_is_kept_when_processes_are_killed(server, js, stream, subject, dead, make_event, dead_letters):
     """In the middle of their work, while events are published; some events fail, and some are handled again."""
 

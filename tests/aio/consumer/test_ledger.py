@@ -495,4 +495,4 @@ class Consuming(RuleBasedStateMachine):
 
 
 TestConsuming = Consuming.TestCase
-TestConsuming.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestConsuming.settings = settings(stateful_step_count=60)

@@ -259,6 +259,7 @@ async def ids_in(server):
     return found
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("stop", ["kill", "restart"])
 async def test_restart_loses_and_duplicates_nothing(own_server, stop):
     await make_stream(own_server)
@@ -281,6 +282,7 @@ async def test_unreachable_server_is_an_error():
         await publish(connecting_to("nats://127.0.0.1:1"), numbered("s", range(3)), retry_timeout=0.3)
 
 
+@pytest.mark.faults
 async def test_server_that_does_not_return_is_an_error(own_server):
     await make_stream(own_server)
     async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.5, retry_timeout=0.5) as publisher:
@@ -291,6 +293,7 @@ async def test_server_that_does_not_return_is_an_error(own_server):
     assert info.value.code in (ErrorCode.CONNECTION_FAILED, ErrorCode.CONNECTION_CLOSED, ErrorCode.TIMEOUT)
 
 
+@pytest.mark.faults
 async def test_paused_server_is_an_error(own_server):
     """Connections of a paused process stay open."""
     await make_stream(own_server)
@@ -407,6 +410,7 @@ async def test_core_nats_checks_limits(connect, subject):
     assert info.value.code == "payload-too-large"
 
 
+@pytest.mark.faults
 async def test_core_nats_needs_a_server(own_server):
     clients = []
 

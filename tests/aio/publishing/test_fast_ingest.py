@@ -258,6 +258,7 @@ async def test_ordinary_messages_if_a_permission_is_missing(make_event, permissi
         assert await ids(all_js, "S") == expected(range(300))
 
 
+@pytest.mark.faults
 async def test_lookup_is_repeated_until_the_server_responds(make_event, monkeypatch):
     """Else the publisher would use no batches as long as it is open."""
     monkeypatch.setattr(_fast_ingest, "_LOOKUP_SECONDS", 0.2)

@@ -219,6 +219,7 @@ async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched
     assert await payloads(js, batched) == list(range(COUNT))
 
 
+@pytest.mark.faults
 async def test_killed_server_loses_and_reorders_nothing(make_event):
     with NatsServer(jetstream=True) as server:
         nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=ignore)

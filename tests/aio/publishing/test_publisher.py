@@ -457,6 +457,7 @@ async def test_killed_server_loses_and_duplicates_no_event(make_event, pending_s
             assert sorted(await ids(js, "S")) == sorted(f"event {number}" for number in range(count))
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(
     (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
     reason="CVE-2024-12254: this version of Python does not limit what asyncio buffers",

@@ -9,6 +9,8 @@ from ce_nats.aio.publishing import _atomic_commit
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 
+pytestmark = pytest.mark.faults
+
 COUNT = 20
 
 

@@ -11,6 +11,8 @@ from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 from tests.support.linked_cluster import LinkedCluster
 
+pytestmark = pytest.mark.faults
+
 COUNT = 5_000
 
 

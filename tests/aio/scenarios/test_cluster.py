@@ -19,6 +19,8 @@ from tests.support import clusters
 from tests.support.clusters import SECONDS, connected, ignore
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture
 async def stream(cluster, subject):

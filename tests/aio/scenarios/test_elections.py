@@ -23,6 +23,8 @@ from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 from tests.support.reading import publish_all
 
+pytestmark = pytest.mark.faults
+
 # An election takes longer, so that an operation without retries fails.
 ONE_REQUEST = 0.5
 COUNT = 3_000

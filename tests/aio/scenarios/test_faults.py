@@ -124,6 +124,7 @@ async def test_killed_and_restarted_server(server, nc, js, fill, restarts, concu
     assert (await js.stream_info("DEAD")).state.messages == 0
 
 
+@pytest.mark.faults
 async def test_connection_lost_with_unacknowledged_messages(server, js, fill):
     """They are acknowledged on the next connection; messages in transit are redelivered after ack_wait."""
     count = 200
@@ -179,6 +180,7 @@ async def test_handler_that_runs_longer_than_ack_wait(server, js, fill):
     assert handled + others == Counter(range(2))
 
 
+@pytest.mark.faults
 async def test_process_that_ends_with_unacknowledged_messages(server, js, fill):
     """They are redelivered to another process, which handles some for the second time."""
     count = 100
@@ -203,6 +205,7 @@ async def test_process_that_ends_with_unacknowledged_messages(server, js, fill):
     assert all(handled[number] > 1 for number in range(10))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("is_flooded", [False, True])
 async def test_handler_that_blocks_the_event_loop(is_flooded):
     """

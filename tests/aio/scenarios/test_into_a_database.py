@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.consuming import after, consume, is_settled, publish
 
+pytestmark = pytest.mark.faults
+
 __all__ = ["consume", "is_settled", "publish"]
 
 PROGRAM = """

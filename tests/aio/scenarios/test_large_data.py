@@ -12,6 +12,8 @@ from tests.support.clusters import SECONDS, connected
 from tests.support.reading import read
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.faults
+
 COUNT = 12
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 
+import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import Publisher, PullConsumer
@@ -10,6 +11,8 @@ from ce_nats.testing import NatsServer
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.faults
 
 COUNT = 400
 KEYS = 7

@@ -18,6 +18,8 @@ from ce_nats.testing import NatsServer
 from tests.support.batches import ignore
 from tests.support.waiting import SECONDS, until
 
+pytestmark = pytest.mark.faults
+
 
 def config(*, deny=(), jetstream=True):
     """Return a configuration with the users ``all`` and ``some``; the latter may not publish to some subjects."""
