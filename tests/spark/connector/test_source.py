@@ -8,7 +8,6 @@ is much faster.
 import asyncio
 import json
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -38,9 +37,6 @@ from tests.support.reading import publish_all
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
     ReadMaxBytes, ReadMinRows = limits.ReadMaxBytes, limits.ReadMinRows
-
-# By default Spark starts workers with the first python3 on PATH.
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 SECONDS = 300  # limit for one query
 
