@@ -1,9 +1,13 @@
 import asyncio
+import codecs
 import json
 import os
+import re
+import select
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +21,7 @@ from ce_nats.cli import app
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 from tests.support.broker import server
+from tests.support.forks import forking
 
 __all__ = ["server"]
 
@@ -48,13 +53,20 @@ def at_server(cli: Callable[..., Any], server: NatsServer, monkeypatch: pytest.M
     return cli
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[str]:
+    """Yield a program that starts commands fast, in forks of one process."""
+    with forking() as program:
+        yield program
+
+
 @pytest.fixture
-def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def start(python: str, server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Yield a function that starts a command as a process, which is killed after the test."""
     processes = []
 
     def run(*arguments: object, url: str = server.url) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", url]
+        command = [python, "-m", "ce_nats", *map(str, arguments), "--server", url]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
         processes.append(process)
@@ -68,36 +80,117 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
             pipe.close()
 
 
-@pytest.fixture
-def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str]]:
+class Screen:
     """
-    Return a function that runs a command with a terminal as standard error.
+    A command on a terminal, and the text that it has drawn.
 
-    The function returns the exit status, the lines of standard output, and the text on the terminal.
+    The terminal is standard error; also standard output with ``is_output``, and standard input with the input
+    ``typed``. Otherwise these are the files ``stdin``, which has the content ``stdin``, and ``stdout``.
     """
 
-    def run(*arguments: object, url: str | None = server.url) -> tuple[int, list[bytes], str]:
+    def __init__(
+        self,
+        command: list[str],
+        directory: Path,
+        variables: dict[str, str],
+        *,
+        stdin: bytes = b"",
+        typed: bytes | None = None,
+        is_output: bool = False,
+        encoding: str = "utf-8",
+    ) -> None:
         import pty  # not available on Windows
+        import termios
 
-        master, terminal = pty.openpty()
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), *(["--server", url] if url else [])]
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+        self._master, terminal = pty.openpty()
+        settings = termios.tcgetattr(terminal)
+        settings[1] &= ~termios.OPOST
+        settings[3] &= ~termios.ECHO
+        termios.tcsetattr(terminal, termios.TCSANOW, settings)
+        os.write(self._master, typed or b"")
+        (directory / "stdin").write_bytes(stdin)
+        known = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1"}
+        with (directory / "stdin").open("rb") as given, (directory / "stdout").open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=given if typed is None else terminal,
+                stdout=terminal if is_output else output,
+                stderr=terminal,
+                cwd=directory,
+                env={**os.environ, **known, **variables},
+            )
         os.close(terminal)
-        with process.stdout as output:
-            lines = output.readlines()
-        drawn = b"".join(iter(lambda: _read_terminal(master), b"")).decode()
-        os.close(master)
-        return process.wait(30), lines, drawn
+        self._decoder = codecs.getincrementaldecoder(encoding)("backslashreplace")
+        self.text = ""
+
+    def wait_for(self, pattern: str, seconds: float = 60) -> str:
+        """Wait until a pattern is drawn; return and remove all text up to its end."""
+        deadline = time.monotonic() + seconds
+        while (found := re.search(pattern, self.text)) is None:
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self.text!r}"
+            if select.select([self._master], [], [], 1)[0]:
+                assert self._read(), f"no {pattern!r} in {self.text!r}"
+        before, self.text = self.text[: found.end()], self.text[found.end() :]
+        return before
+
+    def rest(self) -> str:
+        """Return what is drawn until the command ends."""
+        while self._read():
+            pass
+        return self.text
+
+    def close(self) -> None:
+        """Kill the command if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _read(self) -> bytes:
+        try:
+            chunk = os.read(self._master, 65536)
+        except OSError:  # the other end is closed
+            chunk = b""
+        self.text += self._decoder.decode(chunk)
+        return chunk
+
+
+@pytest.fixture
+def screen(python: str, server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., Screen]]:
+    """Yield a function that starts a command in ``tmp_path`` on a terminal, with variables for it as keywords."""
+    screens = []
+
+    def run(
+        *arguments: object,
+        program: Sequence[str] = ("-m", "ce_nats"),
+        url: str = server.url,
+        stdin: bytes = b"",
+        typed: bytes | None = None,
+        is_output: bool = True,
+        encoding: str = "utf-8",
+        **variables: str,
+    ) -> Screen:
+        command = [python, *program, *map(str, arguments)]
+        given = {"NATS_URL": url, **variables}
+        screens.append(
+            Screen(command, tmp_path, given, stdin=stdin, typed=typed, is_output=is_output, encoding=encoding)
+        )
+        return screens[-1]
+
+    yield run
+    for one in screens:
+        one.close()
+
+
+@pytest.fixture
+def at_terminal(screen: Callable[..., Screen], tmp_path: Path) -> Callable[..., tuple[int, bytes, str]]:
+    """Return a function that runs a command; it returns its exit status, standard output, and what it has drawn."""
+
+    def run(*arguments: object, **options: Any) -> tuple[int, bytes, str]:
+        running = screen(*arguments, **{"is_output": False, **options})
+        drawn = running.rest()
+        return running.process.wait(60), (tmp_path / "stdout").read_bytes(), drawn
 
     return run
-
-
-def _read_terminal(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the other end is closed
-        return b""
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,15 @@ def calls():
     return int(run(0, 0, "--version").stderr)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("percent", [1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95])
+@pytest.mark.parametrize(
+    ("number", "percent"),
+    [
+        pytest.param(number, percent, marks=pytest.mark.long if place % 3 else ())
+        for place, (percent, number) in enumerate(
+            product((1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95), (signal.SIGINT, signal.SIGTERM))
+        )
+    ],
+)
 def test_signal_during_the_start_ends_the_command_quietly(calls, number, percent):
     ended = run(number, 10 + calls * percent // 100, "--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, b"", b"")

@@ -145,9 +145,9 @@ def many(with_js, stream, subject):
 
 def test_requeue_shows_progress_on_a_terminal(at_terminal, many, stream, stored):
     name = many(300)
-    status, lines, drawn = at_terminal("dead-letters", "requeue", name, "--all")
-    expected = [f"dead letter {n} is now message {n} of stream {stream}\n".encode() for n in range(1, 301)]
-    assert (status, lines) == (0, expected)
+    status, output, drawn = at_terminal("dead-letters", "requeue", name, "--all")
+    expected = [f"dead letter {n} is now message {n} of stream {stream}" for n in range(1, 301)]
+    assert (status, output.decode().splitlines()) == (0, expected)
     assert "requeue" in drawn
     assert "300/300" in drawn
     assert [message.data for message in stored(stream)] == [b"%d" % number for number in range(1, 301)]

@@ -31,12 +31,14 @@ def run(tmp_path_factory):
     return result, scratch
 
 
+@pytest.mark.long
 def test_all_steps_agree(run):
     result, _ = run
     assert "all steps agree: sent = received = captured = decoded by Spark" in result.stdout, result.stderr
     assert result.returncode == 0
 
 
+@pytest.mark.long
 def test_each_step_has_the_counts_of_the_sent_messages(run):
     table = {}
     for line in run[0].stdout.splitlines():
@@ -48,11 +50,13 @@ def test_each_step_has_the_counts_of_the_sent_messages(run):
     assert table == {outcome: [count] * 4 for outcome, count in expected.items()}
 
 
+@pytest.mark.long
 def test_message_is_shown_encoded_and_decoded(run):
     assert "Z%C3%BCrich%20%E2%86%92" in run[0].stdout
     assert 'Zürich → 東京 😀 "100 %"' in run[0].stdout
 
 
+@pytest.mark.long
 def test_output_has_no_warnings_and_at_most_100_columns(run):
     result, _ = run
     assert result.stderr == ""
@@ -60,6 +64,7 @@ def test_output_has_no_warnings_and_at_most_100_columns(run):
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
+@pytest.mark.long
 def test_temporary_files_are_deleted(run):
     _, scratch = run
     assert list(scratch.iterdir()) == []

@@ -3,8 +3,8 @@
 import json
 import os
 import re
+import signal
 import socket
-import subprocess
 import sys
 import threading
 from base64 import b64encode
@@ -27,39 +27,14 @@ DRAWING = re.compile(r"\x1b\[(?:\?25[lh]|[0-9]*[AGKJH]|[0-9;]*m)")
 
 
 @pytest.fixture
-def at_terminal(server, tmp_path):
-    """Return a function that runs a command on a terminal, in ``tmp_path``, and returns exit status and output."""
+def on_terminal(at_terminal):
+    """Return a function that runs a command with all output on a terminal, and returns exit status and output."""
 
-    def run(*arguments, program=("-m", "ce_nats"), stdin="", url=server.url, encoding="utf-8", **environment):
-        import pty
-        import tty
-
-        master, terminal = pty.openpty()
-        tty.setraw(terminal)
-        given = {"TERM": "xterm", "COLUMNS": "300", "LINES": "40", "NATS_URL": url, "NO_COLOR": "1"}
-        process = subprocess.Popen(
-            [sys.executable, *program, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=terminal,
-            stderr=terminal,
-            cwd=tmp_path,
-            env={**os.environ, **given, **environment},
-        )
-        os.close(terminal)
-        with process.stdin as pipe:
-            pipe.write(stdin.encode("utf-8", "surrogateescape"))
-        written = b"".join(iter(lambda: _read(master), b""))
-        os.close(master)
-        return process.wait(60), written.decode(encoding, "backslashreplace")
+    def run(*arguments, **options):
+        status, _, written = at_terminal(*arguments, is_output=True, **{"COLUMNS": "300", **options})
+        return status, written
 
     return run
-
-
-def _read(descriptor):
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the other end is closed
-        return b""
 
 
 def assert_harmless(written, *, is_shown=True):
@@ -83,37 +58,6 @@ EVENT = event(data={HOSTILE: [HOSTILE]})
 JSON_HEADERS = [["Content-Type", "application/cloudevents+json"]]
 
 
-# Runs several commands in sequence, each in a fork of a process that has already imported the modules.
-RUNNER = """
-import json, os, sys
-from ce_nats import __main__, cli
-for arguments, given in json.load(open("commands.json")):
-    with open("stdin", "wb") as file:
-        file.write(given.encode("utf-8", "surrogateescape"))
-    if (child := os.fork()) == 0:
-        os.dup2(os.open("stdin", os.O_RDONLY), 0)
-        sys.argv = ["ce-nats", *arguments]
-        __main__.main()
-        raise SystemExit
-    print(f"status {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])} ---", flush=True)
-"""
-
-
-@pytest.fixture
-def each_at_terminal(at_terminal, tmp_path):
-    """Return a function that runs commands with standard input, and returns the exit status and output of each."""
-
-    def run(commands):
-        (tmp_path / "commands.json").write_text(json.dumps(commands))
-        status, written = at_terminal("-c", RUNNER, program=[])
-        assert status == 0, written
-        found = re.findall(r"(.*?)status ([0-9]+) ---\r?\n", written, re.DOTALL)
-        assert len(found) == len(commands)
-        return [(int(number), text) for text, number in found]
-
-    return run
-
-
 DATA = [
     (["encode"], event(datacontenttype="text/plain", data=f"{HOSTILE}\n{HOSTILE}")),
     (["encode", "--json"], EVENT),
@@ -133,8 +77,9 @@ DATA = [
 ]
 
 
-def test_local_commands_escape_data(each_at_terminal):
-    for (command, _), (_, written) in zip(DATA, each_at_terminal(DATA), strict=True):
+def test_local_commands_escape_data(on_terminal):
+    for command, given in DATA:
+        _, written = on_terminal(*command, stdin=given.encode("utf-8", "surrogateescape"))
         assert_harmless(written, is_shown=command[0] == "explain" or "invalid-" not in written)
 
 
@@ -166,29 +111,29 @@ ARGUMENTS = [
 ]
 
 
-def test_arguments_and_file_names_are_escaped(each_at_terminal, tmp_path):
+def test_arguments_and_file_names_are_escaped(on_terminal, tmp_path):
     """Arguments may come from other programs: the name of a downloaded file, a variable of a script."""
     no_messages = pa.table({"headers": pa.array([], pa.binary()), "data": pa.array([], pa.binary())})
     parquet.write_table(no_messages, tmp_path / "x.parquet")
-    found = each_at_terminal([(arguments, event()) for arguments in ARGUMENTS])
-    for arguments, (status, written) in zip(ARGUMENTS, found, strict=True):
+    for arguments in ARGUMENTS:
+        status, written = on_terminal(*arguments, stdin=event().encode())
         assert status in (1, 2, 3), arguments
         assert_harmless(written, is_shown="--count" not in arguments)
 
 
-def test_column_names_of_a_file_are_escaped(at_terminal, tmp_path):
+def test_column_names_of_a_file_are_escaped(on_terminal, tmp_path):
     parquet.write_table(pa.table({HOSTILE: ["a"]}), tmp_path / "x.parquet")
-    status, written = at_terminal("decode", "x.parquet", "-o", "y.parquet")
+    status, written = on_terminal("decode", "x.parquet", "-o", "y.parquet")
     assert status == 1
     assert_harmless(written)
 
 
-def test_captured_messages_are_escaped(at_terminal, tmp_path):
+def test_captured_messages_are_escaped(on_terminal, tmp_path):
     line = {"subject": HOSTILE, "headers": [[HOSTILE, HOSTILE]], "data": HOSTILE, "timestamp": HOSTILE}
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({**line, "timestamp": "2026-01-01T00:00:00Z"}) + "\n")
     for name in ("a.jsonl", "b.jsonl"):
-        status, written = at_terminal("replay", name)
+        status, written = on_terminal("replay", name)
         assert status == 1
         assert_harmless(written)
 
@@ -205,41 +150,33 @@ def publish(server, subject, headers, data):
                 return
 
 
-def test_sub_escapes_messages(at_terminal, server, subject):
+@pytest.mark.parametrize("option", [[], ["--json"]], ids=str)
+def test_sub_escapes_messages(screen, server, subject, option):
     """Subject, headers and data of events, and of other messages."""
-    for arguments in (["sub"], ["sub", "--json"]):
-        done = []
-        command = threading.Thread(
-            target=lambda arguments=arguments, done=done: done.append(at_terminal(*arguments, f"{subject}.>", "-n", 3))
-        )
-        command.start()
-        while command.is_alive():  # this process is not notified when the command listens
-            publish(server, f"{subject}.{HOSTILE}", JSON_HEADERS, EVENT.encode())
-            publish(server, f"{subject}.{HOSTILE}", [["ce-id", "1"], [HOSTILE, HOSTILE]], HOSTILE.encode())
-            publish(server, f"{subject}.{HOSTILE}", [], HOSTILE.encode())
-            command.join(0.1)
-        ((status, written),) = done
-        assert status == 0
-        assert_harmless(written)
-        assert written.count("\\u202e") >= 3
+    running = screen("sub", *option, f"{subject}.>", "-n", 3)
+    written = running.wait_for("listening on ")
+    publish(server, f"{subject}.{HOSTILE}", JSON_HEADERS, EVENT.encode())
+    publish(server, f"{subject}.{HOSTILE}", [["ce-id", "1"], [HOSTILE, HOSTILE]], HOSTILE.encode())
+    publish(server, f"{subject}.{HOSTILE}", [], HOSTILE.encode())
+    written += running.rest()
+    assert running.process.wait(60) == 0
+    assert_harmless(written)
+    assert written.count("\\u202e") >= 3
 
 
-def test_top_escapes_types_and_sources(at_terminal, server, subject):
-
-    done = []
-    arguments = ("top", f"{subject}.>", "--interval", 2, "--count", 2)
-    command = threading.Thread(target=lambda: done.append(at_terminal(*arguments)))
-    command.start()
-    while command.is_alive():
-        publish(server, f"{subject}.a", JSON_HEADERS, event(source=f"/{DIRECTION}").encode())
-        publish(server, f"{subject}.a", [], HOSTILE.encode())
-        command.join(0.1)
-    ((status, written),) = done
-    assert status == 0
+def test_top_escapes_types_and_sources(screen, server, subject):
+    running = screen("top", f"{subject}.>", "--interval", 0.1, COLUMNS="300")
+    written = running.wait_for("listening on ")
+    publish(server, f"{subject}.a", JSON_HEADERS, event(source=f"/{DIRECTION}").encode())
+    publish(server, f"{subject}.a", [], HOSTILE.encode())
+    written += running.wait_for("2 messages") + running.wait_for(r"t\\u202e.+/\\u202e")
+    running.process.send_signal(signal.SIGINT)
+    written += running.rest()
+    assert running.process.wait(60) == 0
     assert_harmless(written)
 
 
-def test_dead_letters_are_escaped(at_terminal, server, stream, stored, subject):
+def test_dead_letters_are_escaped(on_terminal, server, stream, stored, subject):
     """All headers of a dead letter, and the original message."""
     letter = DeadLetter(Reason.REJECTED, "code", "text", "subject", "stream", "consumer", 1, 1)
     headers = [(name, value if value.isdigit() or "Reason" in name else HOSTILE) for name, value in letter.headers()]
@@ -255,13 +192,13 @@ def test_dead_letters_are_escaped(at_terminal, server, stream, stored, subject):
         ["requeue", stream, "--all"],
         ["requeue", stream, 1],
     ):
-        _, written = at_terminal("dead-letters", *command)
+        _, written = on_terminal("dead-letters", *command)
         assert_harmless(written)
 
 
-def test_capture_to_the_terminal_is_escaped(at_terminal, server, stream, subject):
+def test_capture_to_the_terminal_is_escaped(on_terminal, server, stream, subject):
     publish(server, f"{subject}.{HOSTILE}", [(HOSTILE, HOSTILE)], f"{HOSTILE}".encode())
-    status, written = at_terminal("capture", "-", "--stream", stream)
+    status, written = on_terminal("capture", "-", "--stream", stream)
     assert status == 0
     assert_harmless(written)
     line = next(line for line in DRAWING.sub("", written).splitlines() if "{" in line)
@@ -316,30 +253,30 @@ def hostile_server(connect=b"PONG\r\n", description=HOSTILE):
         ["top", "a", "--stream", "S", "--consumer", "C"],
     ],
 )
-def test_server_errors_are_escaped(at_terminal, command):
+def test_server_errors_are_escaped(on_terminal, command):
     with hostile_server() as url:
-        status, written = at_terminal(*command, url=url)
+        status, written = on_terminal(*command, url=url)
     assert status == 3
     assert_harmless(written)
 
 
-def test_connection_errors_are_escaped(at_terminal):
+def test_connection_errors_are_escaped(on_terminal):
     with hostile_server(f"-ERR '{HOSTILE} Authorization Violation'\r\n".encode()) as url:
-        status, written = at_terminal("sub", "a", url=url)
+        status, written = on_terminal("sub", "a", url=url)
     assert status == 3
     assert_harmless(written)
 
 
-def test_answers_to_conformance_are_escaped(at_terminal, tmp_path):
+def test_answers_to_conformance_are_escaped(on_terminal, tmp_path):
     """In the list of failures, and in the tail of standard error."""
     answer = json.dumps({"result": HOSTILE, HOSTILE: HOSTILE}, ensure_ascii=False)
     (tmp_path / "peer.py").write_text(f"import sys\nfor _ in sys.stdin: print({answer!r}, flush=True)\n", "utf-8")
     peer = f"{sys.executable} peer.py"
-    status, written = at_terminal("conformance", "--exec", peer, "--suite", "frames", "--failures")
+    status, written = on_terminal("conformance", "--exec", peer, "--suite", "frames", "--failures")
     assert status == 1
     assert_harmless(written)
     (tmp_path / "peer.py").write_text(f"import sys\nsys.exit({HOSTILE!r})\n", "utf-8")
-    status, written = at_terminal("conformance", "--exec", peer, "--suite", "frames")
+    status, written = on_terminal("conformance", "--exec", peer, "--suite", "frames")
     assert status == 2
     assert_harmless(written)
 
@@ -366,52 +303,52 @@ __main__.main()
 
 
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "", "FORCE_COLOR": "1", "PYTHON_COLORS": "1"}])
-def test_logs_warnings_titles_and_tracebacks_are_escaped(at_terminal, tmp_path, variables):
+def test_logs_warnings_titles_and_tracebacks_are_escaped(on_terminal, tmp_path, variables):
     """Output that is not printed by the commands themselves, for example of a bug."""
     (tmp_path / "program.py").write_text(BUG, "utf-8")
-    status, written = at_terminal("bug", program=["program.py"], **variables)
+    status, written = on_terminal("bug", program=["program.py"], **variables)
     assert status == 1
     assert_harmless(written)
     assert "ZeroDivisionError: \\u001b]0;owned" in written
     assert "ce-nats: \\u001b]0;owned" in written
 
 
-def test_json_on_a_terminal_is_equivalent(at_terminal):
+def test_json_on_a_terminal_is_equivalent(on_terminal):
     """Its escapes are JSON escapes, so that it can be copied."""
-    status, written = at_terminal("decode", message("a", JSON_HEADERS, EVENT.encode()))
+    status, written = on_terminal("decode", message("a", JSON_HEADERS, EVENT.encode()))
     assert status == 0
     assert json.loads(written)["data"] == {HOSTILE: [HOSTILE]}
 
 
-def test_data_in_pipes_is_unchanged(cli, at_terminal):
+def test_data_in_pipes_is_unchanged(cli, on_terminal):
     result = cli("decode", message("a", JSON_HEADERS, EVENT.encode()))
     assert "\x9b2J\x7f\u202e" in result.stdout
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_terminal_with_another_encoding(at_terminal, encoding):
+def test_terminal_with_another_encoding(on_terminal, encoding):
     """In these encodings, the second byte of a UTF-8 letter is a control character."""
     given = json.loads(event(data="Л€é", type="t"))
-    status, written = at_terminal("encode", "--json", json.dumps(given), PYTHONIOENCODING=encoding, encoding="latin-1")
+    status, written = on_terminal("encode", "--json", json.dumps(given), PYTHONIOENCODING=encoding, encoding="latin-1")
     assert status == 0
     assert "\x9b" not in written
-    status, written = at_terminal(
+    status, written = on_terminal(
         "decode", message("a", JSON_HEADERS, json.dumps(given).encode()), PYTHONIOENCODING=encoding, encoding="latin-1"
     )
     assert status == 0
     assert "\x9b" not in written
     assert json.loads(written)["data"] == "Л€é"
-    status, written = at_terminal(
+    status, written = on_terminal(
         "explain", message("a", [], json.dumps(given).encode()), PYTHONIOENCODING=encoding, encoding="latin-1"
     )
     assert (status, "\x9b" in written) == (0, False)
 
 
-def test_no_color_disables_all_styles(at_terminal):
+def test_no_color_disables_all_styles(on_terminal):
     """Neither colours nor bold text, but still a progress bar."""
     given = message("a", JSON_HEADERS, EVENT.encode())
-    assert "\x1b[1m" in at_terminal("explain", given, NO_COLOR="")[1]
-    assert "\x1b" not in at_terminal("explain", given)[1]
-    written = at_terminal("conformance", "--suite", "percent-encoding")[1]
+    assert "\x1b[1m" in on_terminal("explain", given, NO_COLOR="")[1]
+    assert "\x1b" not in on_terminal("explain", given)[1]
+    written = on_terminal("conformance", "--suite", "percent-encoding")[1]
     assert "\x1b[2K" in written  # the progress bar
     assert not re.search("\x1b\\[[0-9;]*m", written)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
+from contextlib import contextmanager
 from uuid import uuid4
 
 import nats
@@ -13,9 +15,10 @@ from ce_nats import stan
 from ce_nats.stan import Start
 from ce_nats.stan.migration import SEQUENCE
 from tests.support.caching import NotAvailable
-from tests.support.pausing import pause
 from tests.support.programs import streaming_server
+from tests.support.relay import Relay
 from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -106,52 +109,85 @@ def test_incomplete_stream_is_status_1(at_server, fill, source, stream, subject,
     assert done.stderr.startswith(f"1 of 3 messages of channel {subject}")
 
 
-@pytest.mark.parametrize(("end", "times"), [(signal.SIGKILL, 3), (signal.SIGTERM, 1)])
-def test_interrupted_migrations_are_continued(
-    at_server, end, times, fill, source, start, stored, stream, subject, event, with_js
+@contextmanager
+def relay_that(act, url, after):
+    """A relay of a server that calls a function, with the relay, when it has transmitted a number of bytes."""
+    left = after
+
+    def count(chunk):
+        nonlocal left
+        before, left = left, left - len(chunk)
+        if before > 0 >= left:
+            act(relay)
+        return chunk
+
+    with Relay(url) as relay:
+        relay.lost = count
+        yield ["--from-server", relay.url]
+
+
+@pytest.fixture
+def payloads(event):
+    return [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 5001)]
+
+
+@pytest.fixture
+def complete(at_server, payloads, source, stored, stream, subject):
+    """Return a function that completes a migration; then the stream has each message once, unchanged."""
+
+    def run():
+        done = at_server("migrate", subject, stream, *source, "--json")
+        assert done.exit_code == 0, done.output
+        counts = json.loads(done.stdout)
+        assert (counts["messages"], counts["stored"], counts["repeated"]) == (len(payloads), len(payloads), 0)
+        assert 0 < counts["copied"] < len(payloads)
+        messages = stored(stream)
+        assert [int(dict(message.headers)[SEQUENCE]) for message in messages] == list(range(1, len(payloads) + 1))
+        assert [message.data for message in messages] == payloads
+
+    return run
+
+
+def test_interrupted_migration_is_continued(
+    at_server, complete, fill, payloads, source, stored, stream, streaming, subject
 ):
-    """Each run copies the remaining messages; in the end the stream has each message once, unchanged."""
-    payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 12001)]
+    fill(*payloads)
+    with relay_that(lambda _: os.kill(os.getpid(), signal.SIGTERM), streaming.url, 300_000) as through:
+        done = at_server("migrate", subject, stream, *source, *through)
+    assert done.exit_code == 143
+    (sent,) = re.fullmatch(rf"([0-9]+) of 5000 messages sent to stream {stream}; .*\n", done.stderr).groups()
+    assert len(stored(stream)) <= int(sent) < 5000
+    complete()
+
+
+@pytest.mark.faults
+def test_killed_migrations_are_continued(complete, fill, payloads, source, start, stream, streaming, subject, with_js):
+    """Each run begins with the last message of the run before, and is killed when it copies others."""
     fill(*payloads)
 
-    async def end_after(js, process, before):
-        """Let the process run only for short intervals, to signal it before the copy is complete."""
-        while True:
-            pause(process)
-            assert process.poll() is None, process.stderr.read()
-            if (await js.stream_info(stream)).state.messages > before:
-                break
-            process.send_signal(signal.SIGCONT)
-            await asyncio.sleep(0.005)
-        process.send_signal(end)
-        process.send_signal(signal.SIGCONT)
-        process.wait()
-        return (await js.stream_info(stream)).state.messages
+    async def reached(js, before):
+        async def are_more():
+            messages = (await js.stream_info(stream)).state.messages
+            return messages if messages > before else None
 
-    reached = 0
-    for _ in range(times):
-        process = start("migrate", subject, stream, *source)
-        reached = with_js(end_after, process, reached)
-        assert process.returncode == (-9 if end is signal.SIGKILL else 143)
-        if end is signal.SIGTERM:
-            summary = process.stderr.read().decode()
-            (sent,) = re.fullmatch(rf"([0-9]+) of 12000 messages sent to stream {stream}; .*\n", summary).groups()
-            assert reached <= int(sent) < 12000
-        assert 0 < reached < len(payloads)
-    done = at_server("migrate", subject, stream, *source, "--json")
-    assert done.exit_code == 0, done.output
-    counts = json.loads(done.stdout)
-    assert (counts["messages"], counts["stored"], counts["repeated"]) == (12000, 12000, 0)
-    assert 0 < counts["copied"] < 12000
-    messages = stored(stream)
-    assert [int(dict(message.headers)[SEQUENCE]) for message in messages] == list(range(1, 12001))
-    assert [message.data for message in messages] == payloads
+        return await until(are_more)
+
+    copied = 0
+    for size in (100_000, 250_000, 250_000):
+        with relay_that(Relay.interrupt, streaming.url, size) as through:
+            process = start("migrate", subject, stream, *source, *through)
+            copied = with_js(reached, copied)
+            process.kill()
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert 0 < copied < len(payloads)
+    complete()
 
 
 def test_progress_on_a_terminal(at_terminal, fill, source, stream, subject):
     fill(*[b"x"] * 500)
-    status, lines, drawn = at_terminal("migrate", subject, stream, *source, "--json")
-    assert (status, json.loads(b"".join(lines))["copied"]) == (0, 500)
+    status, output, drawn = at_terminal("migrate", subject, stream, *source, "--json")
+    assert (status, json.loads(output)["copied"]) == (0, 500)
     assert "500/500" in drawn
 
 

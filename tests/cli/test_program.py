@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -86,13 +85,13 @@ def test_signal_cancels_the_work(number: signal.Signals) -> None:
     assert ended == [number]
 
 
-def test_closed_pipe_is_status_141() -> None:
+def test_closed_pipe_is_status_141(python: str) -> None:
     """Also for tables and the help, for which the libraries would exit with status 1."""
     for command in (["--help"], ["conformance", "--suite", "percent-encoding"], ["explain", '{"headers":[["a","b"]]}']):
         reading, writing = os.pipe()
         os.close(reading)
         process = subprocess.run(
-            [sys.executable, "-m", "ce_nats", *command], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+            [python, "-m", "ce_nats", *command], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
         )
         os.close(writing)
         assert (process.returncode, process.stderr) == (141, b"")

@@ -1,11 +1,11 @@
 import json
 import re
 import signal
-import time
 
 import pytest
 
 from ce_nats.aio.jetstream import configure_stream
+from tests.support.waiting import until
 
 
 def listening(process):
@@ -51,15 +51,19 @@ def test_sub_ends_when_the_pipe_is_closed(start, at_server, event, subject):
     assert process.wait(30) == 141
 
 
-def test_pub_can_be_stopped_while_it_waits_for_input(start, event, stream, stored, subject):
+async def until_stored(js, stream, count):
+    async def are_stored():
+        return (await js.stream_info(stream)).state.messages >= count
+
+    await until(are_stored)
+
+
+def test_pub_can_be_stopped_while_it_waits_for_input(start, event, stream, stored, subject, with_js):
     """Events that were already read are stored."""
     process = start("pub", "-J", subject)
     process.stdin.write(event().encode())
     process.stdin.flush()
-    for _ in range(1000):
-        if stored(stream):
-            break
-        time.sleep(0.01)
+    with_js(until_stored, stream, 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
     assert process.stderr.read() == b"1 published\n"
@@ -68,7 +72,7 @@ def test_pub_can_be_stopped_while_it_waits_for_input(start, event, stream, store
 
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_interrupted_pub_prints_its_count(start, server, event, stream, stored, subject, is_stored, as_json):
+def test_interrupted_pub_prints_its_count(start, event, stream, stored, subject, with_js, is_stored, as_json):
     """The counts agree with the messages in the stream."""
     options = (["-J"] if is_stored else []) + (["--json"] if as_json else [])
     process = start("pub", subject, *options)
@@ -85,7 +89,8 @@ def test_interrupted_pub_prints_its_count(start, server, event, stream, stored, 
         found = re.fullmatch(rb"([0-9]+) published(?:; ([0-9]+) sent and not acknowledged)?\n", stderr)
         summary = {"published": int(found[1]), "unacknowledged": int(found[2] or 0)}
     assert summary["published"] + summary["unacknowledged"] == 2500
-    assert summary["published"] <= len(stored(stream)) <= 2500
+    with_js(until_stored, stream, summary["published"])
+    assert len(stored(stream)) <= 2500
     assert is_stored or summary["unacknowledged"] == 0
 
 

@@ -41,7 +41,7 @@ def commands(tmp_path):
     }
 
 
-@pytest.mark.parametrize("command", ["sub", "capture"])
+@pytest.mark.parametrize("command", ["sub", pytest.param("capture", marks=pytest.mark.faults)])
 def test_lost_and_restored_connections_are_reported(start, event, tmp_path, command):
     with NatsServer() as server:
         process = start(*commands(tmp_path)[command], "--count", 1, url=server.url)

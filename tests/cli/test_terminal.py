@@ -4,65 +4,10 @@ import json
 import os
 import re
 import subprocess
-import sys
-import threading
 
 import pytest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
-
-
-@pytest.fixture
-def at_terminal(server, tmp_path):
-    """
-    Return a function that runs a command with a terminal as standard error.
-
-    The function returns the exit status, standard output, and the text on the terminal. Standard input is a file with
-    the content ``stdin``, or the terminal with the input ``typed``.
-    """
-
-    def run(*arguments, stdin=None, typed=None):
-        import pty
-        import termios
-
-        master, terminal = pty.openpty()
-        settings = termios.tcgetattr(terminal)
-        settings[3] &= ~termios.ECHO
-        termios.tcsetattr(terminal, termios.TCSANOW, settings)
-        os.write(master, typed or b"")
-        (tmp_path / "stdin").write_bytes(stdin or b"")
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments)]
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "NATS_URL": server.url}
-        with (tmp_path / "stdin").open("rb") as given:
-            process = subprocess.Popen(
-                command,
-                stdin=terminal if typed is not None else given,
-                stdout=subprocess.PIPE,
-                stderr=terminal,
-                env=environment,
-            )
-        os.close(terminal)
-        output = []
-        reader = threading.Thread(target=lambda: output.append(process.stdout.read()))
-        reader.start()
-        drawn = b""
-        while chunk := _read(master):
-            drawn += chunk
-        reader.join()
-        process.stdout.close()
-        os.close(master)
-        text = re.sub("\x1b\\[[0-9;]*m", "", drawn.decode())  # colours
-        return process.wait(60), output[0], text.replace("\r\n", "\n")
-
-    return run
-
-
-def _read(descriptor):
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the other end is closed
-        return b""
-
 
 END = b"\x04"  # Ctrl-D
 
@@ -108,10 +53,11 @@ def test_no_hint_in_a_pipe(cli, event):
     assert cli("encode", stdin=event()).stderr == ""
 
 
-def test_shell_completion_of_commands(server):
-    code = "import sys; sys.argv = ['ce-nats']; from ce_nats.__main__ import main; main()"
+def test_shell_completion_of_commands(python, tmp_path):
+    program = tmp_path / "ce-nats"
+    program.write_text("from ce_nats.__main__ import main; main()")
     environment = {"_CE_NATS_COMPLETE": "complete_bash", "COMP_WORDS": "ce-nats dead-letters re", "COMP_CWORD": "2"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        [python, program], env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["requeue"], done.stderr

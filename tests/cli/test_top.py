@@ -4,11 +4,7 @@ import asyncio
 import json
 import os
 import re
-import select
 import signal
-import subprocess
-import sys
-import time
 
 import nats
 import pytest
@@ -85,7 +81,7 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
         subscription = await js.pull_subscribe_bind("billing", stream)
         messages = await reading.fetch(subscription, 5)
         await messages[0].nak()
-        (again,) = await subscription.fetch(1)
+        (again,) = await reading.fetch(subscription, 1)
         assert again.metadata.num_delivered == 2
 
     async def delete(js):
@@ -97,7 +93,7 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
     at_server("pub", "-J", subject, stdin="".join(map(event, range(5))))
     names = {"stream": stream, "name": "billing"}
     lag = {"pending": 5, "ack_pending": 0, "redelivered": 0}
-    assert next(one for one in reports(process) if one["total_messages"] == 5)["consumer"] == {**names, **lag}
+    assert any(one["total_messages"] == 5 and one["consumer"] == {**names, **lag} for one in reports(process))
     with_js(fetch)
     lag = {"pending": 0, "ack_pending": 5, "redelivered": 1}
     assert any(one["consumer"] == {**names, **lag} for one in reports(process))
@@ -106,6 +102,7 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
     assert process.stderr.read().startswith(b"ce-nats: consumer-not-found: ")
 
 
+@pytest.mark.faults
 def test_lag_is_unknown_while_the_server_is_down(start):
     with NatsServer(jetstream=True) as server:
 
@@ -115,10 +112,10 @@ def test_lag_is_unknown_while_the_server_is_down(start):
                 await nc.jetstream().add_consumer("S", ConsumerConfig(durable_name="c"))
 
         asyncio.run(create())
-        options = ["--json", "--interval", 0.1, "--timeout", 0.5, "--stream", "S", "--consumer", "c"]
+        options = ["--json", "--interval", 0.1, "--timeout", 2, "--stream", "S", "--consumer", "c"]
         process = start("top", "a", *options, url=server.url)
         listening(process)
-        assert next(reports(process))["consumer"]["pending"] == 0
+        assert any(one["consumer"]["pending"] == 0 for one in reports(process))
         server.kill()
         assert any(one["consumer"]["pending"] is None for one in reports(process))
         server.start()
@@ -149,84 +146,33 @@ def test_missing_consumers_and_streams_are_errors(at_server, cli, stream, subjec
 # --- On a terminal ----------------------------------------------------------------------------------------------------
 
 
-class Screen:
-    """A command on a terminal, with the text that it has drawn."""
-
-    def __init__(self, *arguments, **environment):
-        import pty
-
-        self._master, terminal = pty.openpty()
-        known = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, stdin=terminal, stdout=terminal, stderr=terminal, env={**known, **environment}
-        )
-        os.close(terminal)
-        self.text = ""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-    def wait_for(self, pattern, seconds=60):
-        """Wait until a pattern is drawn; return and remove all text up to its end."""
-        deadline = time.monotonic() + seconds
-        while (found := re.search(pattern, self.text)) is None:
-            assert time.monotonic() < deadline, f"no {pattern!r} in {self.text!r}"
-            if select.select([self._master], [], [], 1)[0]:
-                self._read()
-        before, self.text = self.text[: found.end()], self.text[found.end() :]
-        return before
-
-    def rest(self):
-        """Return the text that is drawn until the command ends."""
-        while self._read():
-            pass
-        return self.text
-
-    def _read(self):
-        try:
-            chunk = os.read(self._master, 65536)
-        except OSError:  # the other end is closed
-            chunk = b""
-        self.text += chunk.decode("utf-8", "replace")
-        return chunk
-
-
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
-def test_table_is_redrawn_until_ctrl_c(at_server, event):
+def test_table_is_redrawn_until_ctrl_c(at_server, event, screen):
     """Messages about the connection are printed above it, and the last table is kept."""
-    with NatsServer() as server, Screen("top", "shop.>", "--interval", 0.1, NATS_URL=server.url) as screen:
-        screen.wait_for("listening on shop.>")
-        screen.wait_for("shop.>: 0 messages in ")
+    with NatsServer() as server:
+        top = screen("top", "shop.>", "--interval", 0.1, url=server.url)
+        top.wait_for("listening on shop.>")
+        top.wait_for("shop.>: 0 messages in ")
         at_server("pub", "shop.paid", "--server", server.url, stdin=event(1, type="paid") + event(2, type="paid"))
-        screen.wait_for(r"shop.>: 2 messages in [^$]+paid +/tests +2 ")
+        top.wait_for(r"shop.>: 2 messages in [^$]+paid +/tests +2 ")
         server.kill()
-        screen.wait_for("ce-nats: connection lost; messages published before it is restored are not received\r\n")
+        top.wait_for("ce-nats: connection lost; messages published before it is restored are not received\n")
         server.start()
-        screen.wait_for("ce-nats: reconnected\r\n")
+        top.wait_for("ce-nats: reconnected\n")
         at_server("pub", "shop.paid", "--server", server.url, event(3, type="paid"))
-        screen.wait_for(r"paid +/tests +3 ")
-        screen.process.send_signal(signal.SIGINT)
-        rest = screen.rest()
-        assert screen.process.wait(60) == 0
+        top.wait_for(r"paid +/tests +3 ")
+        top.process.send_signal(signal.SIGINT)
+        rest = top.rest()
+        assert top.process.wait(60) == 0
     assert "\x1b[?25h" in rest  # the cursor is visible again
     assert "ce-nats:" not in rest
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
-def test_table_fits_the_terminal(at_server, event):
-    with (
-        NatsServer() as server,
-        Screen("top", "shop", "--interval", 0.1, NATS_URL=server.url, LINES="10") as screen,
-    ):
-        screen.wait_for("listening on shop")
-        events = "".join(event(number, type=f"t{number}") for number in range(50))
-        at_server("pub", "shop", "--server", server.url, stdin=events)
-        shown = screen.wait_for("shop: 50 messages in [^$]+others +46 ")
-        table = shown[shown.rindex("shop: 50 messages") :]
-        assert len(table.split("\r\n")) <= 10
+def test_table_fits_the_terminal(at_server, event, screen, subject):
+    top = screen("top", subject, "--interval", 0.1, LINES="10")
+    top.wait_for(f"listening on {subject}")
+    at_server("pub", subject, stdin="".join(event(number, type=f"t{number}") for number in range(50)))
+    shown = top.wait_for(f"{subject}: 50 messages in [^$]+others +46 ")
+    table = shown[shown.rindex(f"{subject}: 50 messages") :]
+    assert len(table.split("\n")) <= 10

@@ -1,19 +1,25 @@
 """A real Spark session, shared by all tests of this folder."""
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from hatch_build import build_jar
+from tests.support.spark_python import fast_python
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with fast_python(tmp_path_factory.mktemp("python")) as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def spark(python: str) -> Iterator[SparkSession]:
     assert build_jar(), "a JDK is needed, 17 or 21"  # tests always run the current Java sources
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # data sources run in workers, which need the same packages
+    os.environ["PYSPARK_PYTHON"] = python  # data sources run in workers, which need the same packages
     session = (
         SparkSession.builder.master("local[2]")
         .appName("ce_nats tests")
@@ -22,7 +28,6 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Europe/Berlin")  # results must not depend on it
         .config("spark.log.level", "ERROR")
-        .config("spark.python.daemon.module", "tests.support.spark_daemon")
         .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()
     )

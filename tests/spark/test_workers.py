@@ -57,9 +57,8 @@ def with_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return session
 
 
-def test_this_python_is_accepted(spark: SparkSession) -> None:
-    assert spark.sparkContext.pythonExec == sys.executable
-    check_workers(spark)
+def test_this_python_is_accepted(with_python: Callable[[str], SparkSession]) -> None:
+    check_workers(with_python(sys.executable))
 
 
 def test_another_python_that_has_the_package_is_accepted(

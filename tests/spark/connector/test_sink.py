@@ -10,27 +10,37 @@ from typing import Any
 from uuid import uuid4
 
 import nats
+import pyarrow as pa
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import MapType, StringType, StructType
 
-from ce_nats import ContentMode, Timestamp, from_nats_message, to_nats_message
+from ce_nats import ContentMode, EncodeError, Timestamp, from_nats_message, to_nats_message
 from ce_nats.spark import cloudevent, from_nats, to_nats
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
-from ce_nats.spark.connector._source import register
+from ce_nats.spark.connector._source import NatsDataSource, register
 from ce_nats.testing import NatsServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
+STREAM: dict[str, Any] = {"name": "OUT", "subjects": ["out.>"], "duplicate_window": 3600}
 ROW = "subject string, headers array<struct<key string, value string>>, data binary"
 
 
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[NatsServer]:
     with NatsServer(jetstream=True) as server:
-        run(server, lambda js: js.add_stream(name="OUT", subjects=["out.>"], duplicate_window=3600))
         yield server
+
+
+@pytest.fixture
+def server(running: NatsServer) -> Iterator[NatsServer]:
+    """A server with an empty stream OUT."""
+    run(running, lambda js: js.add_stream(**STREAM))
+    yield running
+    run(running, lambda js: js.delete_stream("OUT"))
 
 
 @pytest.fixture(autouse=True)
@@ -147,11 +157,13 @@ def test_a_map_of_encoded_headers_is_sent_unchanged(
 )
 @pytest.mark.parametrize("options", [{}, {"dedup": "false", "acks": "false"}], ids=["default", "core"])
 def test_a_map_of_headers_that_are_not_encoded_is_rejected(
-    spark: SparkSession, server: NatsServer, further: dict[str, str], reason: str, options: dict[str, str]
+    server: NatsServer, further: dict[str, str], reason: str, options: dict[str, str]
 ) -> None:
-    frame = spark.createDataFrame([({**EVENT_HEADERS, **further},)], "headers map<string,string>")
-    with pytest.raises(Exception, match=reason):
-        write(frame, server, subject="out.map", **options)
+    headers = pa.array([[*{**EVENT_HEADERS, **further}.items()]], pa.map_(pa.string(), pa.string()))
+    schema = StructType().add("headers", MapType(StringType(), StringType()))
+    writer = NatsDataSource({"url": server.url, "subject": "out.map", **options}).writer(schema, overwrite=False)
+    with pytest.raises(EncodeError, match=reason):
+        writer.write(iter([pa.record_batch({"headers": headers})]))
     assert stored(server) == []
 
 
@@ -504,8 +516,17 @@ def until_stored(server: NatsServer, count: int) -> None:
     run(server, wait)
 
 
-def test_the_server_is_killed_during_a_write(spark: SparkSession, server: NatsServer) -> None:
+@pytest.fixture
+def killed() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        run(server, lambda js: js.add_stream(**STREAM))
+        yield server
+
+
+@pytest.mark.faults
+def test_the_server_is_killed_during_a_write(spark: SparkSession, killed: NatsServer) -> None:
     """The server is restarted, and every event is in the stream once."""
+    server = killed
     rows = rows_of(events(6000))
     frame = spark.createDataFrame(rows, ROW).repartition(2)
 
