@@ -18,6 +18,7 @@ from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 from tests.support.reading import read, way
+from tests.support.waiting import until
 
 __all__ = ["way"]
 
@@ -127,11 +128,7 @@ async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, sub
     await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
     copy = f"{stream}_copy"
     await js.add_stream(name=copy, sources=[StreamSource(name=stream)])
-    for _ in range(100):
-        if messages := await read(js, copy):
-            break
-        await asyncio.sleep(0.02)
-    ((message),) = messages
+    (message,) = await until(lambda: read(js, copy))
     assert [name for name, _ in message.headers] == ["Nats-Stream-Source"]
     assert from_nats_message(message).get_id() == "1"
     await js.delete_stream(copy)
