@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from tests.support.damage import damaged, has_only_utf8, in_bytes, in_python, with_strange_data
 from tests.support.spark_rows import agree
 
-COUNT = 6_000
-COUNT_OF_DATA = 3_000
+COUNT = 2_000
+COUNT_OF_DATA = 1_000
 SEED = 20261121
-COUNT_OF_BYTES = 2_000
+COUNT_OF_BYTES = 1_000
 
 
 pytestmark = [

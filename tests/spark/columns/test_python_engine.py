@@ -40,7 +40,7 @@ def frame(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(ROWS, MESSAGES)
 
 
-@pytest.fixture(params=["functions", "frames"])
+@pytest.fixture(params=["functions", pytest.param("frames", marks=pytest.mark.long)])
 def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Tests run with functions over Arrow, and with whole DataFrames, as on pyspark 4.0."""
     if request.param == "frames":
@@ -67,6 +67,7 @@ def test_decode_fixtures(spark: SparkSession) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["string", "binary"])
 def test_random_messages(spark: SparkSession, text: str) -> None:
     messages: list[Any] = damaged(2_000, 20261122)
@@ -107,18 +108,7 @@ def test_the_struct_is_that_of_from_nats(spark: SparkSession) -> None:
         assert [event[name] for name in others] == [flat[f"ce_{name}"] for name in others]
 
 
-@needs_arrow_functions
-def test_sql(spark: SparkSession, frame: DataFrame) -> None:
-    python_engine.register(spark)
-    frame.createOrReplaceTempView("rows_of_sql")
-    try:
-        query = "SELECT from_nats(headers, data) AS event FROM rows_of_sql ORDER BY sequence"
-        found = [(row.event["mode"], row.event["error"]) for row in spark.sql(query).collect()]
-    finally:
-        spark.sql("DROP TEMPORARY FUNCTION from_nats")
-    assert found == [("binary", None), (None, "invalid-utf8"), ("structured", None)]
-
-
+@pytest.mark.parametrize("execution", ["functions", "frames"], indirect=True)
 @pytest.mark.usefixtures("execution")
 def test_modes(frame: DataFrame) -> None:
     exploded = explode_cloudevents(frame, extensions={"n": "int"}, prefix="x_", engine="python")
@@ -140,30 +130,31 @@ def test_modes(frame: DataFrame) -> None:
 BLOCK = "NATS/1.0\\r\\nce-specversion: 1.0\\r\\nce-id: a\\r\\nce-source: /s\\r\\nce-type: t\\r\\n\\r\\n"
 
 
+HEADERS = {
+    "map": "map('ce-specversion', '1.0', 'ce-id', 'a', 'ce-source', '/s', 'ce-type', 't')",
+    "lists": "map('ce-specversion', array('1.0'), 'ce-id', array('a'), 'ce-source', array('/s'), 'ce-type',"
+    " array('t'))",
+    "block": f"cast('{BLOCK}' as binary)",
+    "octets": "transform(array('ce-specversion=1.0', 'ce-id=a', 'ce-source=/s', 'ce-type=t'), one ->"
+    " named_struct('a', cast(split(one, '=')[0] as binary), 'b', cast(split(one, '=')[1] as binary)))",
+}
+
+
 @pytest.mark.usefixtures("execution")
 @pytest.mark.parametrize("large", ["false", "true"])
-@pytest.mark.parametrize(
-    "headers",
-    [
-        "map('ce-specversion', '1.0', 'ce-id', 'a', 'ce-source', '/s', 'ce-type', 't')",
-        "map('ce-specversion', array('1.0'), 'ce-id', array('a'), 'ce-source', array('/s'), 'ce-type', array('t'))",
-        f"cast('{BLOCK}' as binary)",
-        "transform(array('ce-specversion=1.0', 'ce-id=a', 'ce-source=/s', 'ce-type=t'), one ->"
-        " named_struct('a', cast(split(one, '=')[0] as binary), 'b', cast(split(one, '=')[1] as binary)))",
-    ],
-    ids=["map", "map-of-lists", "block", "octets"],
-)
-def test_types_of_headers(spark: SparkSession, headers: str, large: str) -> None:
+def test_types_of_headers(spark: SparkSession, large: str) -> None:
+    columns = [f"if(id = 0, {headers}, null) {name}" for name, headers in HEADERS.items()]
+    events = spark.range(0, 2, 1, 1).selectExpr("id", "if(id = 0, 'x', null) payload", *columns)
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
     try:
-        given = spark.sql(f"select {headers} headers, 'x' data union all select null, null")
-        good, bad = explode_cloudevents(given.coalesce(1), engine="python").orderBy("ce_error").collect()[::-1]
+        for name in HEADERS:
+            events = explode_cloudevents(events, headers=name, data="payload", prefix=f"{name}_", engine="python")
+        good, bad = (row.asDict() for row in events.orderBy("id").collect())
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
-    if good.ce_error is not None:
-        good, bad = bad, good
-    assert (good.ce_id, good.ce_extensions, bytes(good.ce_data)) == ("a", {}, b"x")
-    assert bad.ce_error == "not-a-cloudevent"
+    fields = "id", "extensions", "data", "error"
+    assert [[good[f"{name}_{field}"] for field in fields] for name in HEADERS] == [["a", {}, b"x", None]] * len(HEADERS)
+    assert [bad[f"{name}_error"] for name in HEADERS] == ["not-a-cloudevent"] * len(HEADERS)
 
 
 @pytest.mark.usefixtures("execution")
