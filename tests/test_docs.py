@@ -12,13 +12,14 @@ A page is for a reader who pastes its examples, in order, on a machine with a fr
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -37,9 +38,11 @@ from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
 from tests.support.caching import NotAvailable
+from tests.support.forks import forking
 from tests.support.lakehouse import JARS, lakehouse
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.slow]
 
@@ -57,22 +60,25 @@ DEFAULT_MONITOR = "http://127.0.0.1:8222"
 # Settings of the user, which may name other servers or another Python.
 SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
 
-# For small tables, without the user interface, which takes time to start.
+# For small tables, without the user interface, which takes time to start, and with workers that start fast.
 SPARK_DEFAULTS = f"""spark.ui.enabled false
 spark.sql.shuffle.partitions 2
+spark.python.daemon.module tests.support.spark_daemon
 spark.driver.extraJavaOptions {os.environ["SPARK_SUBMIT_OPTS"]}
 """
 
-# Runs programs one after the other in separate namespaces, with one Spark.
+# Runs the programs whose paths it reads, in separate namespaces, with one Spark.
 RUNNER = """
 import runpy, sys, traceback
-for path in sys.argv[1:]:
+for path in sys.stdin:
     try:
-        runpy.run_path(path, run_name="__main__")
+        runpy.run_path(path.strip(), run_name="__main__")
     except BaseException:
         print("failed:", traceback.format_exc())
     print("end of program", flush=True)
 """
+# Time between batches: on the pages, and here.
+SLOW_TRIGGER, FAST_TRIGGER = 'processingTime="10 seconds"', 'processingTime="1 second"'
 
 # Code is cut off in a browser window of 1,300 pixels beyond this.
 MAX_COLUMNS = 88
@@ -124,7 +130,7 @@ WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
 class Place:
     """The place where a page runs: a directory, and servers in place of those at default addresses."""
 
-    def __init__(self, page: Page, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, page: Page, directory: Path, python: str, stack: ExitStack) -> None:
         self.page = page
         self.directory = directory
         server = stack.enter_context(NatsServer(jetstream=True))
@@ -133,9 +139,9 @@ class Place:
             streaming = stack.enter_context(StreamingServer(_streaming_server(), over=server.url))
             self._addresses[DEFAULT_MONITOR] = streaming.monitor
         commands = directory / "bin"
-        commands.mkdir(parents=True)
+        commands.mkdir(parents=True, exist_ok=True)
         command = commands / "ce-nats"
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ce_nats "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec "{python}" -m ce_nats "$@"\n')
         command.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         self.environment = kept | {
@@ -151,12 +157,13 @@ class Place:
         self.program.write_text(self.here(page.program), "utf-8")
 
     def here(self, text: str) -> str:
-        """Return a text of the page with the addresses of these servers."""
+        """Return a text of the page with the addresses of these servers, and with a shorter time between batches."""
+        text = text.replace(SLOW_TRIGGER, FAST_TRIGGER)
         for usual, actual in self._addresses.items():
             text = text.replace(usual, actual)
         return text
 
-    def run(self, *command: str | Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a command in the directory."""
         return subprocess.run(
             command, cwd=self.directory, env=self.environment, capture_output=True, encoding="utf-8", timeout=seconds
@@ -214,46 +221,97 @@ def test_headings_follow_an_empty_line(page: Page) -> None:
     assert re.findall(r"[^\n]\n(#+ .*)", BLOCK.sub("", page.text)) == []
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    """Yield a program that runs scripts fast, in forks of one process."""
+    with forking("duckdb", "nats", "polars") as program:
+        yield program
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK + WITH_LAKEHOUSE], ids=str)
-def test_examples(page: Page, tmp_path: Path) -> None:
+def test_examples(page: Page, tmp_path: Path, python: str) -> None:
     """Commands and the program in order, then the program again, because readers run examples repeatedly."""
     with ExitStack() as stack:
-        place = Place(page, tmp_path / "here", stack)
+        place = Place(page, tmp_path / "here", python, stack)
         first_steps = page.first_steps if page.program else []
         place.check_commands(first_steps)
         for is_first in (True, False):
-            done = place.run(sys.executable, place.program)
+            done = place.run(python, place.program)
             assert done.returncode == 0, done.stderr[-4000:]
             place.check_output(done.stdout)
             if is_first:
                 place.check_commands(page.steps[len(first_steps) :])
 
 
+class SparkPrograms:
+    """A process that runs programs with one Spark, because Spark starts slowly. They share its directory."""
+
+    def __init__(self, home: Path, python: str) -> None:
+        self.directory = home / "here"
+        self._output, self._errors = home / "output", home / "errors"
+        (home / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+        with ExitStack() as stack, self._output.open("wb") as output, self._errors.open("wb") as errors:
+            environment = Place(WITH_SPARK[0], self.directory, python, stack).environment
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", RUNNER],
+                cwd=self.directory,
+                env=environment | {"SPARK_CONF_DIR": str(home)},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+            )
+
+    def run(self, program: Path) -> str:
+        """Run a program, and return what it prints."""
+        before = self._output.read_text("utf-8")
+        self._process.stdin.write(f"{program}\n".encode())
+        self._process.stdin.flush()
+        asyncio.run(until(lambda: self._has_printed_more(before), 600))
+        return self._output.read_text("utf-8").removeprefix(before)
+
+    def _has_printed_more(self, before: str) -> bool:
+        assert self._process.poll() is None, self._errors.read_text("utf-8")[-4000:]
+        printed = self._output.read_text("utf-8")
+        return len(printed) > len(before) and printed.endswith("end of program\n")
+
+    def end(self) -> None:
+        """End the process, with the end of its input."""
+        self._process.communicate()
+
+
 @pytest.fixture(scope="module")
-def spark_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Page, tuple[Place, str]]]:
-    """Pages with Spark, and the output of their programs, which run in one process, because Spark starts slowly."""
-    with ExitStack() as stack:
-        places = [Place(page, tmp_path_factory.mktemp("spark") / "here", stack) for page in WITH_SPARK]
-        (places[0].directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
-        runner = places[0].directory / "runner.py"
-        runner.write_text(RUNNER, "utf-8")
-        # Spark resolves paths against its initial directory.
-        done = places[0].run(sys.executable, runner, *(place.program for place in places), seconds=900)
-        printed = done.stdout.split("end of program\n")
-        assert len(printed) == len(places) + 1, done.stdout + done.stderr[-4000:]
-        for place in places:
-            place.directory = places[0].directory
-        yield {place.page: (place, text) for place, text in zip(places, printed)}
+def spark_programs(
+    tmp_path_factory: pytest.TempPathFactory, python: str
+) -> Iterator[Callable[[], AbstractContextManager[SparkPrograms]]]:
+    """Yield a context manager with the process; a failure in it ends the process, so that a new one is used next."""
+    running: list[SparkPrograms] = []
+
+    @contextmanager
+    def current() -> Iterator[SparkPrograms]:
+        programs = running.pop() if running else SparkPrograms(tmp_path_factory.mktemp("spark"), python)
+        with ExitStack() as stack:
+            stack.callback(programs.end)
+            yield programs
+            stack.pop_all()
+        running.append(programs)
+
+    yield current
+    for programs in running:
+        programs.end()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", WITH_SPARK, ids=str)
-def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str]]) -> None:
-    place, printed = spark_runs[page]
-    assert "failed:" not in printed, printed
-    place.check_output(printed)
-    place.check_commands(page.steps)
+def test_examples_with_spark(
+    page: Page, spark_programs: Callable[[], AbstractContextManager[SparkPrograms]], python: str
+) -> None:
+    with ExitStack() as stack, spark_programs() as programs:
+        place = Place(page, programs.directory, python, stack)
+        printed = programs.run(place.program)
+        assert "failed:" not in printed, printed
+        place.check_output(printed)
+        place.check_commands(page.steps)
 
 
 @pytest.mark.long
@@ -266,7 +324,7 @@ def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
     except NotAvailable as missing:
         pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
     with ExitStack() as stack:
-        place = Place(page, tmp_path / "here", stack)
+        place = Place(page, tmp_path / "here", sys.executable, stack)
         (place.directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
         place.environment |= environment.variables
         done = place.run(environment.python, place.program, seconds=600)

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ce_nats import DecodeError, Timestamp
-from ce_nats._parquet import MAX_BATCH_BYTES, row_batches
+from ce_nats import DecodeError, Timestamp, _parquet
+from ce_nats._parquet import row_batches
 from ce_nats.arrow import explode_capture
 from ce_nats.capture import (
     JsonLinesCapture,
@@ -122,7 +122,7 @@ from tests.capture.test_damaged import READERS, attempt
 directory = Path(sys.argv[1])
 files = [path.read_bytes() for path in sorted(directory.glob("whole-*"))]
 random = Random(int(sys.argv[2]))
-for number in range(250):
+for number in range(int(sys.argv[3])):
     octets = bytearray(random.choice(files))
     for _ in range(random.choice([1, 1, 2, 5, 30])):
         octets[random.randrange(len(octets))] = random.randrange(256)
@@ -137,12 +137,14 @@ for number in range(250):
 """
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_flipped_bytes_are_invalid_message(files: list[bytes], tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 80), *(pytest.param(seed, 250, marks=pytest.mark.long) for seed in range(3))]
+)
+def test_flipped_bytes_are_invalid_message(files: list[bytes], tmp_path: Path, seed: int, count: int) -> None:
     for number, octets in enumerate(files):
         (tmp_path / f"whole-{number}").write_bytes(octets)
     done = subprocess.run(
-        [sys.executable, "-c", FLIPPED, tmp_path, str(seed)], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", FLIPPED, tmp_path, str(seed), str(count)], capture_output=True, text=True, cwd=ROOT
     )
     assert (done.returncode, done.stdout, done.stderr[:1000]) == (0, "", "")
 
@@ -365,7 +367,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units")
 @pytest.mark.parametrize("reader", ["first", "all", "last", "explode"])
 def test_repeated_values_need_bounded_memory(tmp_path: Path, reader: str) -> None:
@@ -380,15 +382,17 @@ def test_repeated_values_need_bounded_memory(tmp_path: Path, reader: str) -> Non
         assert int(done.stdout) < 700, name
 
 
-def test_batches_are_divided_by_size(tmp_path: Path) -> None:
+def test_batches_are_divided_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 2**16
+    monkeypatch.setattr(_parquet, "MAX_BATCH_BYTES", limit)
     path = tmp_path / "a.parquet"
-    sizes = [10, 40 * 2**20, 40 * 2**20, 10, 10, 70 * 2**20, 1]
+    sizes = [10, 40 * 2**10, 40 * 2**10, 10, 10, 70 * 2**10, 1]
     data = pa.array([b"x" * size for size in sizes], pa.binary())
     parquet.write_table(pa.table({"data": data, "number": list(range(7))}), path)
     batches = list(row_batches(path, rows=1000))
     assert [first for first, _ in batches] == [batch["number"][0].as_py() for _, batch in batches]
     assert [len(value) for _, batch in batches for value in batch["data"].to_pylist()] == sizes
-    assert all(batch.nbytes <= MAX_BATCH_BYTES + 1000 or len(batch) == 1 for _, batch in batches)
+    assert all(batch.nbytes <= limit + 1000 or len(batch) == 1 for _, batch in batches)
     assert [len(batch) for _, batch in row_batches(path, rows=2, columns=["number"])] == [2, 2, 2, 1]
 
 

@@ -2,7 +2,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from nats.js import JetStreamContext
 
 from ce_nats.testing import NatsServer
 from tests.support.broker import make_event
+from tests.support.forks import forking
 
 __all__ = ["make_event"]
 
@@ -32,14 +32,19 @@ async def js(server: NatsServer) -> AsyncIterator[JetStreamContext]:
         yield nc.jetstream()
 
 
+@pytest.fixture(scope="session")
+def python() -> Iterator[str]:
+    """Yield a program that starts examples fast, in forks of one process."""
+    with forking("faststream.nats", "faststream.cli", "fastapi", "uvicorn", "opentelemetry.sdk.metrics") as program:
+        yield program
+
+
 @pytest.fixture
-def start(server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program"]]:
+def start(python: str, server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program"]]:
     """Start a module, or a script of the examples, as users do; it is killed at the end of the test."""
     programs = []
 
-    def run(
-        *arguments: object, python: str | Path = sys.executable, variables: Mapping[str, str] | None = None
-    ) -> Program:
+    def run(*arguments: object, python: str | Path = python, variables: Mapping[str, str] | None = None) -> Program:
         variables = {**(variables or {}), "NATS_URL": server.url}
         program = Program((python, *arguments), variables, tmp_path / f"{len(programs)}.log")
         programs.append(program)

@@ -41,6 +41,7 @@ def cluster(services, tmp_path):
         process.wait()
 
 
+@pytest.mark.faults
 async def test_stream_with_three_replicas(services, cluster, make_event):
     for name in services:
         await _healthy(cluster[name, 8222])

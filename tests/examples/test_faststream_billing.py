@@ -61,7 +61,7 @@ async def invoices_of(js):
 
 
 @pytest.mark.usefixtures("streams")
-async def test_orders_become_invoices(start, js, order, dead_letters, server):
+async def test_orders_become_invoices(start, js, order, dead_letters, is_settled, server):
     invoices = await js.subscribe("web-invoices.>")
     program = start(*COMMAND)
     await js.publish("web-orders.new", b"not an event")
@@ -79,10 +79,10 @@ async def test_orders_become_invoices(start, js, order, dead_letters, server):
     assert (dead_letter.stream, dead_letter.consumer, dead_letter.sequence) == ("WEB_ORDERS", "invoicing", 1)
     assert dead_letter.deliveries == 1
 
+    await is_settled()
+    assert (await js.stream_info("WEB_INVOICES")).state.messages == 1
     program.process.terminate()
     await program.until_exit()
-    assert (await js.stream_info("WEB_INVOICES")).state.messages == 1
-    assert (await js.consumer_info("WEB_ORDERS", "invoicing")).num_ack_pending == 0
 
     command = ["-m", "ce_nats", "dead-letters"]
     at = ["--server", server.url]
@@ -134,7 +134,7 @@ async def test_order_is_redelivered_with_a_delay_until_its_dead_letter_is_stored
     ((dead_letter, _),) = await dead_letters(1)
     await is_settled()
     assert dead_letter.error == "not-a-cloudevent"
-    assert 2 <= dead_letter.deliveries <= 5
+    assert dead_letter.deliveries >= 2
     assert await invoices_of(js) == ["event 2"]
 
 

@@ -33,12 +33,13 @@ def by_outcome(found, name):
     return values
 
 
-async def until_counted(page, count):
-    """Wait until a number of messages is counted, and return the samples."""
+async def until_counted(page, consumed, handled):
+    """Wait until numbers of consumed and of handled messages are counted, and return the samples."""
 
     async def counted():
         found = await asyncio.to_thread(samples, page)
-        return found if sum(by_outcome(found, CONSUMED).values()) >= count else None
+        counts = [sum(by_outcome(found, name).values()) for name in (CONSUMED, f"{DURATION}_count")]
+        return found if counts == [consumed, handled] else None
 
     return await until(counted)
 
@@ -59,7 +60,7 @@ async def test_metrics_page(start, js):
     worker = start("examples/metrics_prometheus.py", 0)
     page = "http://127.0.0.1:" + await worker.until_printed("http://127.0.0.1:")
     await publish(js)
-    found = await until_counted(page, 5)
+    found = await until_counted(page, 5, 3)
     worker.process.send_signal(signal.SIGTERM)
     log = await worker.until_exit()
     assert log.count("Reject: total must be") == 1

@@ -36,20 +36,19 @@ async def test_events_are_stored_unchanged(client, js):
     assert second.get_data() == {"total": 5}
 
 
-@pytest.mark.parametrize(
-    ("headers", "content", "code"),
-    [
-        ({**EVENT, "ce-id": ""}, b"", "empty-attribute"),
-        ({**EVENT, "ce-subject": "%C0%A0"}, b"", "invalid-utf8"),
-        ({**EVENT, "ce-subject": b"\xff"}, b"", "invalid-utf8"),
-        ({"Content-Type": "application/cloudevents-batch+json"}, b"[]", "batch-not-supported"),
-        ({"Content-Type": "application/json"}, b"{}", "not-a-cloudevent"),
-        ({"ce-id": "1"}, b"", "missing-attribute"),
-    ],
-)
-async def test_invalid_event_is_rejected(client, headers, content, code):
-    answer = await client.post("/events", headers=headers, content=content)
-    assert (answer.status_code, answer.json()["code"]) == (400, code)
+INVALID = [
+    ({**EVENT, "ce-id": ""}, b"", "empty-attribute"),
+    ({**EVENT, "ce-subject": "%C0%A0"}, b"", "invalid-utf8"),
+    ({**EVENT, "ce-subject": b"\xff"}, b"", "invalid-utf8"),
+    ({"Content-Type": "application/cloudevents-batch+json"}, b"[]", "batch-not-supported"),
+    ({"Content-Type": "application/json"}, b"{}", "not-a-cloudevent"),
+    ({"ce-id": "1"}, b"", "missing-attribute"),
+]
+
+
+async def test_invalid_events_are_rejected(client):
+    answers = [await client.post("/events", headers=headers, content=content) for headers, content, _ in INVALID]
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(400, code) for *_, code in INVALID]
 
 
 async def test_unavailable_stream_is_a_temporary_error(client, js):

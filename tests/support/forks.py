@@ -24,7 +24,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("_ce_nats_command", "ce_nats.cli", "ce_nats.sync", "jsonschema", "nats", "pyarrow.parquet")
+MODULES = (
+    *("_ce_nats_command", "ce_nats.arrow", "ce_nats.capture", "ce_nats.cli", "ce_nats.stan", "ce_nats.sync"),
+    *("jsonschema", "pyarrow.parquet", "pydantic.main"),
+)
 SERVER = "from tests.support import forks; forks.serve()()"
 # The program. It starts in 30 ms, passes on its streams and signals, and ends as the fork does.
 CLIENT = """#!{python} -SE

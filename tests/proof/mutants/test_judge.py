@@ -121,9 +121,14 @@ def test_selection(copy):
     assert names == {"test_limit", "test_process"}
 
 
+def first(*cases):
+    """Return cases as parameters; all but the first are long."""
+    return [pytest.param(*case, marks=pytest.mark.long if place else ()) for place, case in enumerate(cases)]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "by"),
-    [
+    first(
         ("number <= self.last", "number < self.last", {"test_range"}),
         ("% 2 == 0", "% 2 != 0", {"test_even"}),
         ("return -number", "return +number", {"test_nested"}),
@@ -140,7 +145,7 @@ def test_selection(copy):
         ("import subprocess", "import subproces", {"status 3", "tests/test_ranges.py"}),
         # A value that tests have from before.
         ("return 5", "return 6", {"test_value"}),
-    ],
+    ),
 )
 def test_killed(copy, old, new, by):
     assert SOURCE.count(old) == 1
@@ -151,6 +156,7 @@ def test_killed(copy, old, new, by):
         assert verdict.by.removeprefix("tests/test_ranges.py::") in by
 
 
+@pytest.mark.long
 def test_endless_loop_is_killed(copy):
     verdict = copy.verdict(make(PATH, SOURCE, SOURCE.replace("number += self.step", "pass"), "", ""))
     assert (verdict.outcome, verdict.by) == (judge.KILLED, judge.TIMEOUT)
@@ -158,14 +164,14 @@ def test_endless_loop_is_killed(copy):
 
 @pytest.mark.parametrize(
     ("old", "new", "by"),
-    [
+    first(
         ("return number * 2", "return number * 3", ""),
         ("other + number", "number + other", ""),
         ("LIMIT = 10", "LIMIT = 2 * 5", ""),
         ("step = 1", "step = True", ""),
         ("return 5", "return 4", ""),
         ("return 1", "return 2", judge.NOT_EXECUTED),
-    ],
+    ),
 )
 def test_survived(copy, old, new, by):
     assert SOURCE.count(old) == 1

@@ -19,6 +19,7 @@ def test_every_module_has_tests():
             assert own[0].startswith("tests/")
 
 
+@pytest.mark.long
 def test_mutants_are_killed_or_survive():
     source = (record.ROOT / MODULE).read_text(encoding="utf-8")
     same = make(MODULE, source, source + "\nUNUSED = 1\n", "<module>", "comment")
