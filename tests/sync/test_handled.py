@@ -229,7 +229,7 @@ def test_close_writes_acknowledgements_that_were_collected(js, stream, fill, ope
             with delivery:
                 if delivery.sequence == 50:
                     break
-    assert js.consumer_info(stream, "c").ack_floor.stream_seq == 50
+    wait_for(lambda: js.consumer_info(stream, "c").ack_floor.stream_seq == 50)
 
 
 def test_messages_handled_without_a_connection_are_acknowledged_after_the_reconnect(make_event):

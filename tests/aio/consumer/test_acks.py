@@ -157,7 +157,11 @@ async def test_acknowledgements_are_written_before_the_end(server, js, stream, d
         if method != "stop":
             await getattr(nc, method)()
     await nc.close()
-    assert (await js.consumer_info(stream, "c")).ack_floor.stream_seq == 40
+
+    async def are_acknowledged():
+        return (await js.consumer_info(stream, "c")).ack_floor.stream_seq == 40
+
+    await until(are_acknowledged)
 
 
 async def test_acknowledgements_that_cannot_be_sent_are_reported(server, stream, dead, publish):

@@ -416,10 +416,10 @@ async def test_messages_that_were_lost_on_the_way_are_awaited(publish_keys, cons
 async def test_other_clients_are_detected(publish_keys, consume, is_settled, js, stream, caplog, monkeypatch):
     """Nothing is handled while it has messages, and a warning is logged."""
     monkeypatch.setattr("ce_nats.aio.consumer._keyed._LOG_SECONDS", 0.1)
-    await add_consumer(js, stream, ack_wait=30)
+    await add_consumer(js, stream, ack_wait=4)
     await publish_keys("ab")
     (first,) = await pull(js, stream, 1)
-    async with consume(ack_wait=30) as consumer:
+    async with consume(ack_wait=4) as consumer:
         log = Log(consumer, 2)
 
         async def work():

@@ -272,7 +272,11 @@ async def test_missing_stream_for_dead_letters(js, fill):
         await js.publish("e", b"no event")
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: len(reported) >= 4 and len(handled) == count)
-        assert (await js.consumer_info("E", "c")).ack_floor.stream_seq == count
+
+        async def are_acknowledged():
+            return (await js.consumer_info("E", "c")).ack_floor.stream_seq == count
+
+        await until(are_acknowledged)
         await js.add_stream(name="DEAD", subjects=["dead"])
         await is_consumed(js)
         consumer.stop()
