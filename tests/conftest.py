@@ -80,13 +80,17 @@ SPARK = "tests/spark/"
 # Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
 COLUMNS = f"{SPARK}columns/"  # as many tests as the rest of the folder
+# Their tests share three servers, which start once.
+CLUSTERED = tuple(
+    f"tests/aio/scenarios/test_{name}.py"
+    for name in ("elections", "cluster", "batches", "atomic_faults", "large_data", "order_per_key")
+)
 # The slowest run first: tests that share a Spark session, then those that start another Spark.
 LONGEST = (
     SPARK,
     COLUMNS,
     "tests/cli/test_escapes.py",  # mostly waits
-    "tests/aio/scenarios/test_elections.py",  # needs little CPU, as the next one
-    "tests/aio/scenarios/test_cluster.py",
+    CLUSTERED[0],
     *APART,
     "tests/examples/test_lakehouse.py",
     "tests/cli/test_demo_steps.py",
@@ -121,10 +125,12 @@ RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect
 
 
 def scope_of(nodeid: str) -> str:
-    """Return the scope of a test; tests of a scope run in one process: a file, or all that share a Spark session."""
+    """Return the scope of a test; tests of a scope run in one process: a file, or all that share what starts slowly."""
     file = nodeid.partition("::")[0]
     if file.startswith(COLUMNS):
         return COLUMNS
+    if file in CLUSTERED:
+        return CLUSTERED[0]
     return SPARK if file.startswith(SPARK) and file not in APART else file
 
 
