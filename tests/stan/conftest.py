@@ -24,7 +24,7 @@ def executable():
         pytest.skip(f"no nats-streaming-server: {missing}")
 
 
-@pytest.fixture(scope="session", params=["own-nats", "over-nats-server"])
+@pytest.fixture(scope="session", params=[pytest.param("own-nats", marks=pytest.mark.long), "over-nats-server"])
 def streaming(request, executable):
     """A streaming server with its embedded NATS, and one on a current nats-server."""
     if request.param == "own-nats":

@@ -115,8 +115,10 @@ async def test_messages_of_strangers_in_the_inbox_do_not_end_a_consumer(
     await is_settled()
 
 
-@pytest.mark.parametrize("key", [None, lambda delivery: delivery.sequence % 5], ids=["no key", "key"])
-@pytest.mark.parametrize("double_ack", [False, True])
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("key", "double_ack"), [(None, False), (lambda delivery: delivery.sequence % 5, True)], ids=["no key", "key"]
+)
 async def test_consumer_survives_a_server_that_is_away_with_many_messages_queued(key, double_ack):
     """Extensions of ack deadlines do not fill the buffer, and acknowledgements wait for the reconnect."""
     count, handled = 400, []

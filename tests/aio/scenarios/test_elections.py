@@ -58,9 +58,9 @@ async def letters(cluster, stream, subject):
     return name
 
 
-def kill_leader(cluster, stream=None, consumer=None):
-    """Kill the leader of JetStream, a stream or a consumer; return the servers that remain."""
-    leader = cluster.leader(stream, consumer)
+def kill_leader(cluster, stream=None):
+    """Kill the leader of JetStream or a stream; return the servers that remain."""
+    leader = cluster.leader(stream)
     leader.kill()
     return [server for server in cluster.servers if server is not leader]
 
@@ -112,10 +112,9 @@ async def command(urls, *arguments):
 # --- Reading and consuming -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("leader", ["of the stream", "of the consumer", "of JetStream"])
+@pytest.mark.parametrize("leader", ["of the stream", "of JetStream"])
 async def test_operation_started_during_an_election_waits_for_it(cluster, stream, leader, tmp_path):
-    of = {"of the stream": [stream], "of the consumer": [stream, "existing"], "of JetStream": []}[leader]
-    remaining = kill_leader(cluster, *of)
+    remaining = kill_leader(cluster, stream if leader == "of the stream" else None)
     urls = tuple(server.url for server in remaining)
     output = tmp_path / "a.jsonl"
     async with connected(*remaining) as nc:
@@ -192,11 +191,4 @@ async def test_dead_letters_are_requeued_and_deleted_during_an_election(cluster,
                 kill_leader(cluster, letters)
         assert [(each.is_deleted, each.error) for each in results] == [(True, None)] * COUNT
         assert await sequences(js, letters) == []
-    assert await requeued(cluster, stream) == AGAIN
-
-
-async def test_command_requeues_during_an_election(cluster, stream, letters):
-    urls = [server.url for server in kill_leader(cluster, letters)]
-    stdout = await command(urls, "dead-letters", "requeue", letters, "--all")
-    assert stdout.count("\n") == COUNT
     assert await requeued(cluster, stream) == AGAIN

@@ -205,18 +205,17 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, True, "5"], ids=repr)
 @pytest.mark.parametrize("name", NUMBERS)
-async def test_numbers_are_checked(nc, js, make_event, name, value):
+async def test_numbers_are_checked(nc, js, make_event, name):
+    """``tests/test_numbers.py`` has what is refused."""
     with pytest.raises((ValueError, EncodeError), match=f"{name.split()[0]} must be "):
-        await NUMBERS[name](nc, js, make_event(), value)
+        await NUMBERS[name](nc, js, make_event(), math.nan)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, True, "5"], ids=repr)
 @pytest.mark.parametrize("name", ["over", "max_size", "retry_timeout"])
-def test_numbers_of_a_claim_check_are_checked(js, name, value):
+def test_numbers_of_a_claim_check_are_checked(js, name):
     with pytest.raises(ValueError, match=f"^{name} must be "):
-        aio.ClaimCheck(js, "DATA", **{name: value})
+        aio.ClaimCheck(js, "DATA", **{name: math.nan})
 
 
 async def _asynchronous(*_):
