@@ -89,17 +89,15 @@ CLUSTERED = tuple(
 LONGEST = (
     SPARK,
     COLUMNS,
-    "tests/cli/test_escapes.py",  # mostly waits
+    "tests/test_docs.py",
     CLUSTERED[0],
     *APART,
     "tests/examples/test_lakehouse.py",
-    "tests/cli/test_demo_steps.py",
     "tests/examples/test_spark_hourly_counts.py",
-    "tests/test_docs.py",
+    "tests/cli/test_demo_steps.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",
-    "tests/interop/test_judged.py",
-    "tests/examples/test_notebooks.py",
+    "tests/test_hostile.py",
 )
 
 # Markers of all tests in a folder. Single files and tests set theirs with pytest.mark.

@@ -38,7 +38,7 @@ from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
 from tests.support.caching import NotAvailable
-from tests.support.forks import forking
+from tests.support.forks import SPARK, forking
 from tests.support.lakehouse import JARS, lakehouse
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
@@ -60,10 +60,9 @@ DEFAULT_MONITOR = "http://127.0.0.1:8222"
 # Settings of the user, which may name other servers or another Python.
 SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
 
-# For small tables, without the user interface, which takes time to start, and with workers that start fast.
+# For small tables, without the user interface, which takes time to start.
 SPARK_DEFAULTS = f"""spark.ui.enabled false
 spark.sql.shuffle.partitions 2
-spark.python.daemon.module tests.support.spark_daemon
 spark.driver.extraJavaOptions {os.environ["SPARK_SUBMIT_OPTS"]}
 """
 
@@ -224,7 +223,7 @@ def test_headings_follow_an_empty_line(page: Page) -> None:
 @pytest.fixture(scope="module")
 def python() -> Iterator[str]:
     """Yield a program that runs scripts fast, in forks of one process."""
-    with forking("duckdb", "nats", "polars") as program:
+    with forking("duckdb", "polars", *SPARK) as program:
         yield program
 
 
@@ -256,7 +255,7 @@ class SparkPrograms:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", RUNNER],
                 cwd=self.directory,
-                env=environment | {"SPARK_CONF_DIR": str(home)},
+                env=environment | {"SPARK_CONF_DIR": str(home), "PYSPARK_PYTHON": python},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,

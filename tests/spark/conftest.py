@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hatch_build import build_jar
-from tests.support.spark_python import fast_python
+from tests.support import forks
 
 
 @pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with fast_python(tmp_path_factory.mktemp("python")) as program:
+def python() -> Iterator[str]:
+    with forks.forking(*forks.SPARK) as program:
         yield program
 
 

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,10 +28,24 @@ MODULES = (
     *("_ce_nats_command", "ce_nats.arrow", "ce_nats.capture", "ce_nats.cli", "ce_nats.stan", "ce_nats.sync"),
     *("jsonschema", "pyarrow.parquet", "pydantic.main"),
 )
+# Imported by the processes that Spark starts: for each streaming query of a source, for each step of planning a source
+# or a sink, and for the daemon of its workers. On a busy machine that would take longer than Spark waits.
+SPARK = (
+    *("pandas", "pyarrow.parquet", "nats", "pyspark.worker", "pyspark.sql.datasource_internal"),
+    *(
+        f"pyspark.sql.worker.{name}"
+        for name in ("lookup_data_sources", "create_data_source", "plan_data_source_read", "write_into_data_source")
+    ),
+    *("pyspark.sql.worker.commit_data_source_write", "pyspark.sql.worker.python_streaming_sink_runner"),
+    *("ce_nats.spark.connector._source", "ce_nats.spark.connector._blocking", "ce_nats.aio.reading._range_reader"),
+    "ce_nats.spark.columns._python_engine",
+)
 SERVER = "from tests.support import forks; forks.serve()()"
 # The program. It starts in 30 ms, passes on its streams and signals, and ends as the fork does.
 CLIENT = """#!{python} -SE
 import json, os, signal, socket, sys
+if sys.argv[1].startswith("-") and sys.argv[1] != "-m":
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 signals = signal.SIGINT, signal.SIGTERM
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 connection = socket.socket(socket.AF_UNIX)
@@ -68,7 +82,9 @@ def forking(*modules: str) -> Iterator[str]:
     with TemporaryDirectory() as directory:
         client, path = Path(directory, "python"), Path(directory, "socket")
         command = [sys.executable, "-c", SERVER, str(path), *MODULES, *modules]
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        variables = {**os.environ, "PYTHONHASHSEED": "0"}  # as Spark sets it
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, env=variables, stdin=pipe, stdout=pipe) as process:
             assert process.stdout.readline() == b"listening\n"
             client.write_text(CLIENT.format(python=sys.executable, path=str(path)), "utf-8")
             client.chmod(0o755)
@@ -80,7 +96,8 @@ def serve() -> Callable[[], object]:
     """Fork for each request. Return in each fork, with the function that it has to call."""
     path, *modules = sys.argv[1:]
     for name in modules:
-        import_module(name)
+        with suppress(ImportError):  # older versions of packages lack some
+            import_module(name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -134,6 +151,7 @@ def _program(arguments: list[str], directory: str, variables: dict[str, str]) ->
     sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", 1 if "PYTHONUNBUFFERED" in variables else -1, encoding, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, encoding, "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.path[1:1] = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         return lambda: runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
