@@ -46,9 +46,9 @@ if os.environ.get("CE_NATS_TEST_GC"):
         # nats-py forgets the connection to a server that did not send INFO, and connects to the next one.
         connect = TcpTransport.connect
 
-        async def close_and_connect(transport: TcpTransport, *arguments: Any) -> None:
+        async def close_and_connect(transport: TcpTransport, *arguments: Any, **options: Any) -> None:
             transport.close()
-            await connect(transport, *arguments)
+            await connect(transport, *arguments, **options)
 
         TcpTransport.connect = close_and_connect  # type: ignore[method-assign]
 
