@@ -35,6 +35,12 @@ for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 # a warning in some later test.
 asyncio.set_event_loop(None)
 
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # the garbage collector need not look at all tests again and again
+
+
 # Finds sockets, event loops, processes and files that a test has not closed in that test; otherwise a warning of Python
 # comes in a later one, or in none.
 if os.environ.get("CE_NATS_TEST_GC"):
@@ -51,10 +57,6 @@ if os.environ.get("CE_NATS_TEST_GC"):
             await connect(transport, *arguments, **options)
 
         TcpTransport.connect = close_and_connect  # type: ignore[method-assign]
-
-    def pytest_collection_finish() -> None:
-        gc.collect()
-        gc.freeze()  # the objects so far are not looked at after each test
 
     @pytest.fixture(autouse=True)
     def collect_garbage(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -114,8 +116,8 @@ MARKERS = {
     "testing": ("server",),
 }
 
-# Seconds for a test with a marker, with its fixtures.
-LIMITS = {"faults": 300, "long": 1800}
+# Seconds for a test with a marker, with its fixtures. Of several markers the first one counts.
+LIMITS = {"long": 1800, "faults": 300, "spark": 300}
 
 # Spark waits ten seconds for the Python process of a streaming source, which may start slower on a busy machine.
 # (An option for all tests would cost 40 ms per test in xdist, because the plugin asks another process.)
