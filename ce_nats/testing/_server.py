@@ -148,7 +148,7 @@ class NatsServer:
         """
         with self._changing:
             _end(self._processes, force=True)
-            if not self._held:
+            if self._clean_up is not None and not self._held:  # not if it was stopped, or never started
                 self._held += map(_hold, [self._port, *self._other_ports])
 
     def restart(self) -> None:

@@ -158,6 +158,8 @@ def test_port_of_a_killed_server_is_free_after_its_end():
         assert server.is_running
         server.kill()
     assert is_free(server.port)
+    server.kill()
+    assert is_free(server.port)
 
 
 @pytest.mark.faults
