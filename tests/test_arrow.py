@@ -38,6 +38,7 @@ from tests.support.strategies import (
     timestamp_texts,
     valid_messages,
 )
+from tests.support.tables import each
 
 BASE = [("ce-specversion", "1.0"), ("ce-id", "a"), ("ce-source", "/s"), ("ce-type", "t")]
 JSON_EVENT = b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1, 2]}'
@@ -66,7 +67,7 @@ def test_few_large_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch
     assert found(explode_cloudevents(table(rows))) == wanted
 
 
-@pytest.mark.parametrize("content_type", [None, "application/json", "text/plain", "a/b+json; charset=latin-1", "a", ""])
+@each("content_type", [None, "application/json", "text/plain", "a/b+json; charset=latin-1", "a", ""])
 def test_data_of_json_events_depends_on_their_content_type(content_type: str | None) -> None:
     rows: list[Row] = []
     for data in ("", ',"data":1', ',"data":"x"', ',"data":{"a": "b"}', ',"data":null', ',"data_base64":"eA=="'):
@@ -77,7 +78,7 @@ def test_data_of_json_events_depends_on_their_content_type(content_type: str | N
     check(rows, table(rows), {"n": "int"})
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@each("count", [1, 2, 3])
 def test_events_may_have_several_extensions(count: int) -> None:
     """In headers, and in JSON."""
     rows: list[Row] = []
@@ -230,7 +231,7 @@ def _is_text(text: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
+@each(
     "time",
     [
         *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "0001-01-01T23:59:59.999999Z"),
@@ -306,11 +307,10 @@ PAYLOADS = [
 ]
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=str)
-@pytest.mark.parametrize(
+@each("payload", PAYLOADS)
+@each(
     "make",
     [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views, to_dictionaries],
-    ids=["texts", "octets", "large", "map", "map-of-lists", "blocks", "views", "dictionaries"],
 )
 def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
     rows = ROWS * 2
@@ -325,7 +325,7 @@ def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa
     assert found(explode_cloudevents(batch)) == [expected(row) for row in wanted[7:]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "code"),
     [
         (pa.array([[("a", None)]], pa.map_(pa.string(), pa.string())), "invalid-header-value"),
@@ -398,18 +398,14 @@ def test_null_lists_have_no_headers() -> None:
     assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent", None]
 
 
-@pytest.mark.parametrize(
-    "kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()], ids=str
-)
+@each("kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()])
 def test_empty_batches_have_columns(kind: pa.DataType) -> None:
     decoded = decode(pa.array([], kind), pa.array([], pa.binary()), {"n": int})
     assert {name: len(column) for name, column in decoded.columns.items()} == dict.fromkeys(decode_module.TYPES, 0)
     assert (decoded.typed["n"], decoded.errors) == (pa.array([], pa.int32()), {})
 
 
-@pytest.mark.parametrize(
-    "kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()], ids=str
-)
+@each("kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()])
 def test_empty_tables_have_columns(kind: pa.DataType) -> None:
     schema = pa.schema([("headers", kind), ("data", pa.binary())])
     for empty in (pa.table({"headers": pa.array([], kind), "data": pa.array([], pa.binary())}), schema.empty_table()):
@@ -525,7 +521,7 @@ def test_batches_are_split_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [len(batch) for batch in explode_cloudevents(given.slice(0, 3)).to_batches()] == [1] * 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("columns", "where"),
     [
         ({"sequence": pa.array([5])}, "row 0, sequence 5"),
@@ -535,7 +531,6 @@ def test_batches_are_split_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"subject": pa.array(["x" * 61])}, f"row 0, subject {'x' * 60}..."),
         ({"number": pa.array([1])}, "row 0"),
     ],
-    ids=["sequence", "stream and subject", "not UTF-8", "long", "too long", "nothing"],
 )
 def test_failfast_identifies_the_message(columns: dict[str, pa.Array], where: str) -> None:
     given = table(ROWS[8:9])
@@ -567,7 +562,7 @@ MODES = "mode must be PERMISSIVE or DROPMALFORMED or FAILFAST, got "
 KINDS_TEXT = "the type of an extension must be string or int or boolean or binary or timestamp, got "
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "error", "text"),
     [
         (
@@ -596,7 +591,6 @@ KINDS_TEXT = "the type of an extension must be string or int or boolean or binar
         ({"extensions": ["n"]}, TypeError, "extensions must be a mapping of names to types, got ['n']"),
         ({"extensions": []}, TypeError, "extensions must be a mapping of names to types, got []"),
     ],
-    ids=str,
 )
 def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
     triples = pa.list_(pa.struct([(name, pa.string()) for name in "abc"]))
@@ -610,7 +604,7 @@ def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Excep
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "is_valid"),
     [
         *((kind, True) for kind in (pa.null(), pa.binary(), pa.large_binary(), pa.list_(PAIR), pa.large_list(PAIR))),
@@ -629,7 +623,6 @@ PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
         (pa.list_(pa.struct([("key", pa.int32()), ("value", pa.string())])), False),
         (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int32())])), False),
     ],
-    ids=str,
 )
 def test_types_of_headers_are_checked(kind: pa.DataType, is_valid: bool) -> None:
     if is_valid:
@@ -644,12 +637,12 @@ def test_modes_are_case_insensitive() -> None:
     assert explode_cloudevents(given, mode="dropMalformed") == explode_cloudevents(given, mode="DROPMALFORMED")
 
 
-@pytest.mark.parametrize("name", ["Ext", "a-b", "", "id", "time", "data", 5])
+@each("name", ["Ext", "a-b", "", "id", "time", "data", 5])
 def test_invalid_names_of_extensions_are_rejected(name: Any) -> None:
     refused(EncodeError, "invalid-attribute-name", explode_cloudevents, table(ROWS[:1]), extensions={name: "int"})
 
 
-@pytest.mark.parametrize("nothing", [None, [], {"headers": []}, "orders.parquet"])
+@each("nothing", [None, [], {"headers": []}, "orders.parquet"])
 def test_other_objects_than_arrow_are_rejected(nothing: Any) -> None:
     with pytest.raises(TypeError, match="messages must be a table, batch or stream of Arrow"):
         explode_cloudevents(nothing)

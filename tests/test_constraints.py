@@ -5,9 +5,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0", "3.14.0")
@@ -46,7 +47,7 @@ def test_lines_are_names_and_versions():
     assert [line for line in LINES if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^@:]+)?", line)] == []
 
 
-@pytest.mark.parametrize("text", direct_requirements())
+@each("text", direct_requirements())
 def test_each_requirement_has_one_version_for_each_python_and_platform(text):
     requirement = Requirement(text)
     versions = [Requirement(line) for line in LINES]

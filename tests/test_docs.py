@@ -42,6 +42,7 @@ from tests.support.forks import SPARK, forking
 from tests.support.lakehouse import JARS, lakehouse
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
+from tests.support.tables import each
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.slow]
@@ -197,7 +198,7 @@ def test_pages_were_found() -> None:
     assert len(WITH_STREAMING) == len(WITH_LAKEHOUSE) == 1
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each("page", PAGES)
 def test_blocks_are_of_known_kinds(page: Page) -> None:
     """So that no example is skipped. A page with output has a program that prints it; no output is empty."""
     assert {kind for kind, _ in page.blocks} <= KINDS
@@ -206,7 +207,7 @@ def test_blocks_are_of_known_kinds(page: Page) -> None:
     assert all(text.strip() for _, text in page.blocks)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each("page", PAGES)
 def test_code_fits_the_page(page: Page) -> None:
     """Output of commands may be longer."""
     code = [line for kind in ("python", SETUP, "text") for block in page.of(kind) for line in block.splitlines()]
@@ -214,7 +215,7 @@ def test_code_fits_the_page(page: Page) -> None:
     assert [line for line in code if len(line) > MAX_COLUMNS] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each("page", PAGES)
 def test_headings_follow_an_empty_line(page: Page) -> None:
     """After a table, a heading would be a row of it."""
     assert re.findall(r"[^\n]\n(#+ .*)", BLOCK.sub("", page.text)) == []
@@ -334,7 +335,7 @@ def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
 # --- What is said elsewhere -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@each("page", PAGES)
 def test_links_have_targets(page: Page) -> None:
     """Links within the repository, headings included. ``mkdocs build --strict`` does not check the README."""
     prose = BLOCK.sub("", page.text)

@@ -31,6 +31,7 @@ from ce_nats import (
 from ce_nats.conformance import load_requirements
 from ce_nats.errors import Failure, preview
 from tests.support.strategies import Rude, attempt, binary_message, plain_event, structured_message
+from tests.support.tables import each
 
 FAULTS = [EncodeError, DecodeError, DeliveryError]
 LONG = "x" * 100_000
@@ -42,7 +43,7 @@ def test_class_hierarchy() -> None:
     assert [issubclass(fault, ValueError) for fault in FAULTS] == [True, True, False]
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@each("code", ErrorCode)
 def test_codes_are_strings(code: ErrorCode) -> None:
     """In JSON, in formatting and in comparisons."""
     assert re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", code.value)
@@ -51,13 +52,13 @@ def test_codes_are_strings(code: ErrorCode) -> None:
     assert code.name.lower().replace("_", "-") == code.value
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@each("code", ErrorCode)
 def test_requirements_of_codes_are_documented(code: ErrorCode) -> None:
     requirement = DecodeError(code, "m").requirement
     assert requirement is None or requirement in load_requirements()
 
 
-@pytest.mark.parametrize("name", ["id", "source", "type", "specversion", "subject", "dataschema", "time"])
+@each("name", ["id", "source", "type", "specversion", "subject", "dataschema", "time"])
 def test_empty_attributes_have_their_own_requirement(name: str) -> None:
     error = DecodeError(ErrorCode.EMPTY_ATTRIBUTE, "m", attribute=name)
     assert error.requirement in load_requirements()
@@ -180,7 +181,7 @@ class MuteError(Exception):
         raise RuntimeError
 
 
-@pytest.mark.parametrize("cause", [OneWayError(what="away"), Exception("away", open), ValueError("away", lambda: 0)])
+@each("cause", [OneWayError(what="away"), Exception("away", open), ValueError("away", lambda: 0)])
 def test_causes_that_cannot_be_pickled_are_replaced_by_their_text(cause: Exception) -> None:
     error = raised(cause)
     assert copy.copy(error).__cause__ is cause
@@ -207,10 +208,9 @@ def test_codes_can_be_strings() -> None:
         DecodeError("no-such-code", "m")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     ["x" * 10**6, b"x" * 10**6, "\r\n\0\ud800" * 100, list(range(10**5)), Rude(), 10**5000],
-    ids=["long text", "long bytes", "controls", "long list", "no repr", "many digits"],
 )
 def test_previews_are_one_short_line(value: object) -> None:
     """For any value."""
@@ -263,7 +263,7 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", LARGE.values(), ids=LARGE.keys())
+@each("call", LARGE.values())
 def test_texts_of_errors_are_short(call: Callable[[], Any]) -> None:
     """They contain neither the payload nor other long text of a peer."""
     _, error = attempt(CeNatsError, call)

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import ce_nats
 from ce_nats.wire import nats
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = {
@@ -45,7 +44,7 @@ def test_public_names() -> None:
     assert ce_nats.__version__.count(".") >= 1
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each("name", MODULES)
 def test_names_in_all_exist(name: str) -> None:
     """A module's __all__ has existing names, without duplicates."""
     module = importlib.import_module(name)
@@ -137,7 +136,7 @@ SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("own", "other", "added", "missing"), SYNC_SIGNATURES)
+@each(("own", "other", "added", "missing"), SYNC_SIGNATURES)
 def test_sync_has_the_signatures_of_aio(own: str, other: str, added: set[str], missing: set[str]) -> None:
     """Names, order, kinds and defaults of parameters."""
     ours = _parameters(f"ce_nats.sync:{own}", added)
@@ -183,7 +182,7 @@ def test_sync_has_the_names_of_aio() -> None:
     }
 
 
-@pytest.mark.parametrize(("own", "other", "added", "missing"), MEMBERS)
+@each(("own", "other", "added", "missing"), MEMBERS)
 def test_classes_of_sync_have_the_members_of_aio(own: str, other: str, added: set[str], missing: set[str]) -> None:
     ours, theirs = (
         {member for member, value in inspect.getmembers(pkgutil.resolve_name(name)) if not member.startswith("_")}
@@ -241,7 +240,7 @@ def test_decode_frames_needs_one_argument() -> None:
     assert nats.decode_frames(b"") == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "members"),
     [
         ("ContentMode", {"binary", "structured"}),
@@ -255,7 +254,7 @@ def test_enums_are_strings(name: str, members: set[str]) -> None:
     assert all(enum(value) == value for value in members)
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "forbidden"),
     [
         (

@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.growth._curve import Curve, Point, curves, exponent, read, write
 from benchmarks.processes import cpu_seconds, own_cpu_seconds
+from tests.support.tables import each
 
 NUMBERS = (1, 10, 100, 1000, 10_000)
 
 
-@pytest.mark.parametrize("power", [1, 1.5, 2])
+@each("power", [1, 1.5, 2])
 def test_exponent_is_that_of_the_added_cost(power):
     """A constant cost, such as the start of Spark, does not hide it."""
     assert exponent([(n, 30 + 1e-6 * n**power) for n in NUMBERS]) == pytest.approx(power, abs=0.02)

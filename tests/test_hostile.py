@@ -48,6 +48,7 @@ from tests.support.strategies import (
     refused,
     structured_message,
 )
+from tests.support.tables import each
 
 MODES = ["binary", "structured"]
 MILLION = 1_000_000
@@ -61,7 +62,7 @@ def structured(members: bytes) -> NatsMessage:
 # --- Size -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "code"),
     [
         ("%" * MILLION, "invalid-percent-escape"),
@@ -76,14 +77,13 @@ def structured(members: bytes) -> NatsMessage:
         ("\ud800" * MILLION, "invalid-utf8"),
         ("a" * MILLION + "%00", "invalid-character"),
     ],
-    ids=lambda value: value if len(value) < 30 else f"{value[:4]!a} and more",
 )
 def test_invalid_header_values_of_a_megabyte(value: str, code: str) -> None:
     """The error is that of the value, not of its size."""
     assert refused(DecodeError, code, from_nats_message, binary_message(x=value)).attribute == "x"
 
 
-@pytest.mark.parametrize("value", ['"' * 300_000, "\\" * MILLION, '"\\""' * 300_000, "%41" * 300_000, "ü" * MILLION])
+@each("value", ['"' * 300_000, "\\" * MILLION, '"\\""' * 300_000, "%41" * 300_000, "ü" * MILLION])
 def test_valid_header_values_of_a_megabyte(value: str) -> None:
     """Balanced quotes, backslashes, escapes: size is not an error."""
     from_nats_message(binary_message(x=value))
@@ -91,7 +91,7 @@ def test_valid_header_values_of_a_megabyte(value: str) -> None:
     assert from_nats_message(to_nats_message(event)).get_extension("x") == value
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "code"),
     [
         (b'"data":' + b"[" * 100_000 + b"]" * 100_000, "invalid-json"),
@@ -110,9 +110,8 @@ def test_valid_header_values_of_a_megabyte(value: str) -> None:
         (b'"x":1,' * 100_000 + b'"x":1', "duplicate-attribute"),
         (b'"datacontenttype":"' + b"a" * MILLION + b'"', "invalid-media-type"),
     ],
-    ids=lambda value: value if isinstance(value, str) else value[:12].decode() + "...",
 )
-@pytest.mark.parametrize("parse_data", [True, False])
+@each("parse_data", [True, False])
 def test_invalid_large_envelopes(members: bytes, code: str, parse_data: bool) -> None:
     """Deep, long, or with many members."""
     refused(DecodeError, code, from_nats_message, structured(members), parse_data=parse_data)
@@ -142,8 +141,8 @@ def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
     return b"[" * rest + opening * times + b"1" + closing * times + b"]" * rest
 
 
-@pytest.mark.parametrize("members", [b'"data":%b', b'"y":"\\"","data":%b', b'"data":%b,"y":"\\"","z":1'])
-@pytest.mark.parametrize(("opening", "closing"), NESTS)
+@each("members", [b'"data":%b', b'"y":"\\"","data":%b', b'"data":%b,"y":"\\"","z":1'])
+@each(("opening", "closing"), NESTS)
 def test_depth_limit_of_decoding(members: bytes, opening: bytes, closing: bytes) -> None:
     """MAX_LEVELS levels are decoded in both modes, and one more in neither, on every interpreter."""
     for depth in ACCEPTED + REFUSED:
@@ -177,8 +176,8 @@ def test_error_of_depth() -> None:
     refused(DecodeError, "not-an-object", from_nats_message, structured_message(deep))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("leaf", [1, 2**70, ("a",)], ids=["plain", "large integer", "tuple"])
+@each("mode", MODES)
+@each("leaf", [1, 2**70, ("a",)])
 def test_depth_limit_of_encoding(mode: str, leaf: Any) -> None:
     """Encoded data can be decoded; data that is nested deeper, or contains itself, is rejected."""
     for depth in ACCEPTED + REFUSED:
@@ -215,7 +214,7 @@ def after_calls(count: int, function: Callable[..., Any], *args: Any, **options:
     return function(*args, **options) if count <= 0 else after_calls(count - 1, function, *args, **options)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_depth_limit_with_calls_in_progress(mode: str) -> None:
     """Hundreds of calls leave room for all levels, also if the interpreter counts both together."""
     room = sys.getrecursionlimit() - calls_in_progress()
@@ -306,7 +305,7 @@ def _joined(template: bytes, count: int) -> bytes:
     return b",".join(template % number for number in range(count))
 
 
-@pytest.mark.parametrize("name", BLOWN_UP)
+@each("name", BLOWN_UP)
 def test_time_is_linear(name: str) -> None:
     """Four times the input takes about four times as long, not sixteen."""
     size, make, call = BLOWN_UP[name]
@@ -325,7 +324,7 @@ def _time(call: Callable[[Any], Any], value: Any) -> float:
 # --- Memory ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BLOWN_UP)
+@each("name", BLOWN_UP)
 def test_memory_is_proportional(name: str) -> None:
     """No input needs more than 30 times its size."""
     size, make, call = BLOWN_UP[name]
@@ -421,7 +420,7 @@ LONG_VALUES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", LONG_VALUES)
+@each("name", LONG_VALUES)
 def test_long_values_are_shortened_in_error_texts(name: str) -> None:
     """In the error and in its causes, which appear in logs."""
     error = attempt(CeNatsError, LONG_VALUES[name])[1]
@@ -458,9 +457,9 @@ PLACES: dict[str, Callable[[str], tuple[Event, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("text", BREAKS, ids=ascii)
+@each("mode", MODES)
+@each("place", PLACES)
+@each("text", BREAKS)
 def test_line_breaks_are_rejected_or_escaped(text: str, place: str, mode: str) -> None:
     """In all parts of an event and a message, so that no reader parses one header as two."""
     event, options = PLACES[place](text)
@@ -493,9 +492,9 @@ def test_encoded_headers_are_parsed_unchanged(event: Event, headers: Any, mode: 
         assert all(value.isascii() for name, value in message.headers.items() if name.startswith("ce-"))
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("text", ["\ud800", "\ude00\ud83d", "a\udc80b"], ids=ascii)
+@each("place", PLACES)
+@each("mode", MODES)
+@each("text", ["\ud800", "\ude00\ud83d", "a\udc80b"])
 def test_unpaired_surrogates_are_rejected(text: str, place: str, mode: str) -> None:
     """They have no UTF-8 form."""
     if place == "bytes":
@@ -506,7 +505,7 @@ def test_unpaired_surrogates_are_rejected(text: str, place: str, mode: str) -> N
     assert error.code.value.startswith(("invalid-", "unsupported-"))
 
 
-@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "%ED%A0%80", '"\ud800"'])
+@each("value", ["\ud800", "a\udfffb", "%ED%A0%80", '"\ud800"'])
 def test_received_unpaired_surrogates_are_rejected(value: str) -> None:
     """Raw (from an incorrect client) or escaped, in any attribute."""
     for name in ("id", "subject", "time", "datacontenttype", "x"):
@@ -526,8 +525,8 @@ def test_surrogate_pairs_are_one_character() -> None:
 # --- Objects --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [Rude, lambda: 10**5000], ids=["no repr", "many digits"])
-@pytest.mark.parametrize("mode", MODES)
+@each("make", [Rude, lambda: 10**5000])
+@each("mode", MODES)
 def test_objects_without_a_repr_are_rejected(make: Callable[[], Any], mode: str) -> None:
     """In any place, and with the usual error, not with that of their ``repr``."""
     value = make()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
+from tests.support.tables import each
 
 PACKAGE = Path(__file__).parents[1] / "ce_nats"
 SOURCES = {
@@ -115,7 +115,7 @@ def faults(module: str, source: str, is_package: bool = False) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("module", SOURCES)
+@each("module", SOURCES)
 def test_modules_import_lower_layers_only(module: str) -> None:
     """A module imports from its own part, from lower layers, and the libraries of its part."""
     path = SOURCES[module]
@@ -180,7 +180,7 @@ def test_each_module_of_aio_has_a_test_file() -> None:
     assert len(found) > len(without_underscore) > 25
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "source", "wrong"),
     [
         ("ce_nats.codec.percent", "from ..wire import nats", ["ce_nats.wire.nats"]),

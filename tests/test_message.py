@@ -34,6 +34,7 @@ from ce_nats.message import MSG_ID, StoredMessage, UnreadableHeaders, check_head
 from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.support.strategies import plain_event
+from tests.support.tables import each
 
 PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]
 
@@ -89,7 +90,7 @@ def test_values_returns_a_new_list(headers):
     assert headers.items() == PAIRS
 
 
-@pytest.mark.parametrize(("name", "other"), [("K", "\u212a"), ("ä", "Ä"), ("ss", "ß"), ("i", "İ"), ("é", "É")])
+@each(("name", "other"), [("K", "\u212a"), ("ä", "Ä"), ("ss", "ß"), ("i", "İ"), ("é", "É")])
 def test_only_ascii_letters_are_case_insensitive(name, other):
     """The Kelvin sign is not a K, although str.lower() converts it to one."""
     headers = Headers([(other, "1")])
@@ -362,7 +363,7 @@ def test_every_form_is_accepted(shape):
     assert NatsMessage(headers=shape()).headers == Headers(TWO)
 
 
-@pytest.mark.parametrize("kind", [MultiDict, httpx.Headers])
+@each("kind", [MultiDict, httpx.Headers])
 def test_multi_items_are_preferred_to_items(kind):
     """``items()`` of these mappings returns one value of each name, and so do Headers of nats-core after 0.2.0."""
     pairs = [("a", "1"), ("b", "2"), ("a", "3")]
@@ -382,7 +383,7 @@ def test_asdict_keeps_repeats(headers):
     assert headers.values("Key") == ["1", "3"]
 
 
-@pytest.mark.parametrize("nothing", [None, {}, [], (), "", Headers(), {"a": []}])
+@each("nothing", [None, {}, [], (), "", Headers(), {"a": []}])
 def test_no_headers(nothing):
     assert Headers(nothing).items() == []
     assert list(header_pairs(nothing)) == []
@@ -411,7 +412,7 @@ def test_source_is_not_modified():
     assert source == {"a": ["1"]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "code"),
     [
         (5, ErrorCode.INVALID_HEADER_BLOCK),
@@ -461,7 +462,7 @@ def test_mail_headers_keep_their_bytes():
     assert list(header_columns(parsed)[1]) == ["Grüße € 😀", "1", "é" * 500]
 
 
-@pytest.mark.parametrize("value", [b"\xff", b"\xc0\xa0", b"\xed\xa0\x80", b"\xe2\x82"])
+@each("value", [b"\xff", b"\xc0\xa0", b"\xed\xa0\x80", b"\xe2\x82"])
 def test_mail_headers_must_be_utf8(value):
     error = refused(DecodeError, ErrorCode.INVALID_UTF8, Headers, mail(b"ce-id: " + value))
     assert error.header == "ce-id"
@@ -514,14 +515,12 @@ def test_header_names_are_33_to_126_without_the_colon():
     refused(EncodeError, ErrorCode.INVALID_HEADER_NAME, check_header, "", "x")
 
 
-@pytest.mark.parametrize("value", ["", "x", "x y", "\x01\x7f", "\x0b\x0c\x85\u2028", "a: b", "ü€😀"])
+@each("value", ["", "x", "x y", "\x01\x7f", "\x0b\x0c\x85\u2028", "a: b", "ü€😀"])
 def test_header_values(value):
     check_header("a", value)
 
 
-@pytest.mark.parametrize(
-    "value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"]
-)
+@each("value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"])
 def test_invalid_header_values_are_rejected(value):
     error = refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value)
     assert error.header == "a"
@@ -529,7 +528,7 @@ def test_invalid_header_values_are_rejected(value):
     refused(DecodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value, DecodeError)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     [
         "a",
@@ -547,7 +546,7 @@ def test_subjects_are_accepted(subject):
     check_subject(subject)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     [
         "",
@@ -581,7 +580,7 @@ def test_invalid_subjects_are_rejected(subject):
     refused(DecodeError, ErrorCode.INVALID_SUBJECT, check_subject, subject, DecodeError)
 
 
-@pytest.mark.parametrize("size", [1_000_000])
+@each("size", [1_000_000])
 def test_large_subjects_take_linear_time(size):
     check_subject("a." * size + "a")
     refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, "a" * size + " ")
@@ -589,7 +588,7 @@ def test_large_subjects_take_linear_time(size):
     refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, "a." * size + "*")
 
 
-@pytest.mark.parametrize("start", ["a", "é"])
+@each("start", ["a", "é"])
 def test_only_letters_are_equal_without_regard_to_case(start):
     """The characters next to the letters in ASCII differ by the same number, 32."""
     for one, other in ("[{", "@`", "{[", "`@"):

@@ -15,6 +15,7 @@ from ce_nats.aio.core._subscribe import receive
 from ce_nats.codec.event import DecodedEvent, NotDelivered
 from ce_nats.message import StoredMessage
 from ce_nats.testing import FakeDelivery
+from tests.support.tables import each
 
 HOSTILE = ("<script>alert(1)</script>", "</table><img src=x onerror=y>", "a\"'><b>&amp;", "&lt;", "`${x}`")
 
@@ -75,7 +76,7 @@ def test_event():
     assert json.loads(table["data"]) == {"total": 12.5, "text": "€"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type", "text"),
     [
         (b"text", "application/octet-stream", "text"),
@@ -96,7 +97,7 @@ def test_json_null_is_shown():
     assert shown(from_nats_message(json_null))["data"] == "null"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@each("text", HOSTILE)
 def test_received_text_is_escaped(text):
     """Everywhere, and unescaping returns the original."""
     headers = [("ce-" + text, text), ("Name<b>", text)]
@@ -127,7 +128,7 @@ def test_invisible_characters_are_escaped():
 LARGE = 10_000_000
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "size"),
     [
         (b"x" * LARGE, "10,000,000 bytes"),
@@ -169,7 +170,7 @@ def deep():
     return data
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "text"),
     [
         (Odd(), "<Odd>"),
@@ -203,7 +204,7 @@ def test_ipython_uses_the_tables():
         assert formatter(value) == value._repr_html_()
 
 
-@pytest.mark.parametrize("name", ["ce_nats", "ce_nats.aio"])
+@each("name", ["ce_nats", "ce_nats.aio"])
 def test_module_is_only_imported_to_show_a_table(name):
     code = f"import sys, {name}; assert 'ce_nats._notebook' not in sys.modules and 'html' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

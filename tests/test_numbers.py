@@ -24,12 +24,13 @@ from ce_nats.extensions.expiry import is_expired
 from ce_nats.redelivery import Backoff, RetryPolicy
 from ce_nats.testing import FakeDelivery, NatsCluster, NatsServer
 from ce_nats.wire.nats import FrameReader, decode_frames
+from tests.support.tables import each
 
 NO_NUMBERS = [math.nan, math.inf, -math.inf, True, "5", None, [1], 10**400]
 EVENT = CloudEvent({"id": "1", "source": "/a", "type": "a"})
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, -1, MAX_SECONDS * 2], ids=lambda value: f"{value!r:.9}")
+@each("value", [*NO_NUMBERS, -1, MAX_SECONDS * 2])
 def test_what_is_not_a_number_of_seconds_is_refused(value):
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds from 0 to 9223372036, got .+"):
         check_seconds("timeout", value)
@@ -46,7 +47,7 @@ def test_numbers_of_all_types_are_accepted():
     check_integer("start", -5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "text"),
     [
         (lambda: check_number("jitter", 2, 0, 1), "jitter must be a number from 0 to 1, got 2"),
@@ -86,7 +87,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@each("name", ARGUMENTS)
 def test_arguments_are_checked(name):
     for value in (math.nan, None):
         with pytest.raises(ValueError, match=f"^{name.split()[0]} must be "):

@@ -5,7 +5,6 @@ from email.parser import BytesParser
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import RawStreamMsg
@@ -13,6 +12,7 @@ from nats.js.api import RawStreamMsg
 from ce_nats import ContentMode, DecodeError, Dialect, Headers, detect_mode, from_nats_message, to_nats_message
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.support.strategies import binary_message, plain_event, refused
+from tests.support.tables import each
 
 ENVELOPE = (
     '{"specversion":"1.0","id":"order 7","source":"/shop/%C3%A9t%C3%A9?q=x y","type":"com.example.order.placed",'
@@ -82,7 +82,7 @@ def test_knative_argo_and_dapr() -> None:
     assert event.get_id() == "order 7"
 
 
-@pytest.mark.parametrize(
+@each(
     "block",
     [
         b"Nats-Stream: T2\nNats-Subject: t2.a\nNats-Sequence: 1\nNats-Time-Stamp: 2024-03-01T00:00:00Z\n"
@@ -90,7 +90,6 @@ def test_knative_argo_and_dapr() -> None:
         b"Nats-Stream: T2\nNats-Subject: t2.a\nNats-Sequence: 1\nNats-Time-Stamp: 2024-03-01T00:00:00Z\n",
         b"Nats-Stream-Source: T2 1 > > t2.a k3Yx9Qwz\n",
     ],
-    ids=["republished", "direct get", "sourced"],
 )
 def test_headers_that_a_stream_adds(block: bytes) -> None:
     """JetStream adds headers to a structured event without headers."""
@@ -105,7 +104,7 @@ def test_headers_only_consumer() -> None:
     assert "not delivered" in str(error)
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "what"),
     [
         ({"KV-Operation": "DEL"}, "delete marker"),

@@ -3,13 +3,12 @@
 import pickle
 from random import Random
 
-import pytest
-
 from ce_nats._ranges import StreamRange, StreamState, split
 from ce_nats.errors import DataLossError
+from tests.support.tables import each
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_pieces_cover_the_range_in_order(seed):
     random = Random(seed)
     wanted = []
@@ -41,7 +40,7 @@ def test_few_messages_have_few_pieces():
     assert len(split([StreamRange("a", 1, 3)], 10)) == 3
 
 
-@pytest.mark.parametrize("last", [4, 3])
+@each("last", [4, 3])
 def test_range_that_ends_before_its_first_sequence_is_empty(last):
     empty = StreamRange("a", 5, last)
     assert len(empty) == 0

@@ -18,6 +18,7 @@ from ce_nats.redelivery import (
     decide,
     is_server_header,
 )
+from tests.support.tables import each
 
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
 
@@ -43,7 +44,7 @@ def test_delay_and_reason_match_the_action(outcome, deliveries, most, first, fac
     assert (decision.action is Action.HANDLE) == (outcome is Outcome.RECEIVED and deliveries <= most + 5)
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: RetryPolicy(0),
@@ -78,7 +79,7 @@ def test_default_policy_has_five_deliveries_and_five_more_without_an_outcome():
     assert [decide(Outcome.RECEIVED, number, RetryPolicy()).action for number in (10, 11)] == ["handle", "dead-letter"]
 
 
-@pytest.mark.parametrize(("max_unfinished", "limit"), [(None, 8), (3, 3)])
+@each(("max_unfinished", "limit"), [(None, 8), (3, 3)])
 def test_message_is_handled_up_to_the_limit_of_unfinished_deliveries(max_unfinished, limit):
     policy = RetryPolicy(3, max_unfinished=max_unfinished)
     assert policy.unfinished_limit == limit
@@ -86,7 +87,7 @@ def test_message_is_handled_up_to_the_limit_of_unfinished_deliveries(max_unfinis
     assert decide(Outcome.RECEIVED, limit + 1, policy) == Decision(Action.DEAD_LETTER, 0, Reason.PROCESS_ENDED)
 
 
-@pytest.mark.parametrize(
+@each(
     ("outcome", "decision"),
     [
         (Outcome.DONE, Decision(Action.ACK)),
@@ -114,7 +115,7 @@ def test_list_of_delays_is_copied():
     assert policy.backoff == (1.0, 2.0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("jitter", "random", "delays"),
     [
         (0, 0.9, [1, 2, 4, 5, 5]),
@@ -163,7 +164,7 @@ def test_headers_round_trip(letter):
     assert not any(name.lower().startswith("ce-") for name, _ in headers)
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "headers"),
     [
         ((), []),
@@ -197,7 +198,7 @@ def test_only_reason_stream_and_numbers_are_required():
     assert DeadLetter.split([*headers, *numbers]) == (letter, [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("is_copied", "time", "expected"), [(True, "", False), (True, "T", False), (False, "", False), (False, "T", True)]
 )
 def test_letter_without_a_copy_refers_to_the_original_by_its_time(is_copied, time, expected):
@@ -205,8 +206,8 @@ def test_letter_without_a_copy_refers_to_the_original_by_its_time(is_copied, tim
     assert letter.is_reference is expected
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", str(2**64), "1" * 5000])
-@pytest.mark.parametrize("name", ["Dead-Letter-Sequence", "Dead-Letter-Deliveries"])
+@each("value", ["", "x", "-1", str(2**64), "1" * 5000])
+@each("name", ["Dead-Letter-Sequence", "Dead-Letter-Deliveries"])
 def test_numbers_out_of_range_are_rejected(name, value):
     headers = [(known, value if known == name else old) for known, old in LETTER.headers()]
     with pytest.raises(DecodeError, match=rf"{name} must be an integer from 0 to 2\*\*64 - 1, got ") as info:
@@ -238,7 +239,7 @@ def test_first_of_repeated_headers_describes_the_letter():
     assert DeadLetter.split([*LETTER.headers(), ("Dead-Letter-Stream", "OTHER")]) == (LETTER, [])
 
 
-@pytest.mark.parametrize("missing", ["Reason", "Stream", "Sequence", "Deliveries"])
+@each("missing", ["Reason", "Stream", "Sequence", "Deliveries"])
 def test_missing_header_is_an_error(missing):
     headers = [(name, value) for name, value in LETTER.headers() if name != f"Dead-Letter-{missing}"]
     with pytest.raises(DecodeError, match=f"a dead letter must have a header Dead-Letter-{missing}") as info:
@@ -246,7 +247,7 @@ def test_missing_header_is_an_error(missing):
     assert (info.value.code, info.value.header) == ("missing-attribute", f"Dead-Letter-{missing}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "message"),
     [
         ("Reason", "boredom", "Dead-Letter-Reason must be "),
@@ -262,7 +263,7 @@ def test_invalid_value_is_an_error(name, value, message):
         DeadLetter.split([(f"Dead-Letter-{name}", value), *LETTER.headers()])
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "expected"),
     [
         ("Nats-Rollup", True),
@@ -293,7 +294,7 @@ def test_delays_may_have_any_limit():
     assert Backoff(maximum=0).delay(1) == 0
 
 
-@pytest.mark.parametrize("kind", [Action, Outcome, Reason])
+@each("kind", [Action, Outcome, Reason])
 def test_text_of_a_member_is_its_name(kind):
     """Metrics, logs and headers contain it."""
     assert [str(one) for one in kind] == [one.name.lower().replace("_", "-") for one in kind]

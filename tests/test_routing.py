@@ -30,6 +30,7 @@ from ce_nats import (
 from ce_nats.redelivery import Action, Reason
 from ce_nats.routing import Router, SyncRouter
 from ce_nats.testing import FakeDelivery
+from tests.support.tables import each
 
 
 @dataclass
@@ -79,7 +80,7 @@ def router_of(*patterns, **options):
     return router
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "pattern"),
     [
         ("com.example.order.placed", "com.example.order.placed"),
@@ -132,8 +133,8 @@ def test_match_is_that_of_a_naive_reference(patterns, kinds):
         assert router.match(kind) == naive(patterns, kind)
 
 
-@pytest.mark.parametrize("pattern", ["", "**", "a.*.b", "*.a", "a*b*", "a\n*", "\x00", "\ud800"])
-@pytest.mark.parametrize("router", [Router, SyncRouter])
+@each("pattern", ["", "**", "a.*.b", "*.a", "a*b*", "a\n*", "\x00", "\ud800"])
+@each("router", [Router, SyncRouter])
 def test_invalid_patterns_are_rejected(router, pattern):
     with pytest.raises(ValueError, match=r"^pattern must "):
         router().on(pattern)
@@ -146,13 +147,13 @@ def test_error_of_a_pattern_has_the_reason():
         Router().on("a\n*")
 
 
-@pytest.mark.parametrize("pattern", [None, 5, b"a", ["a"], nothing])
+@each("pattern", [None, 5, b"a", ["a"], nothing])
 def test_patterns_of_other_types_are_rejected(pattern):
     with pytest.raises(TypeError, match=r"^pattern must be a str, got "):
         Router().on(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["a", "a.*", "*"])
+@each("pattern", ["a", "a.*", "*"])
 def test_second_handler_of_a_pattern_is_rejected(pattern):
     router = router_of("a", "a.*", "*")
     with pytest.raises(ValueError, match=r"^pattern '.*' must have one handler, has the function nothing$"):
@@ -166,7 +167,7 @@ def test_handler_of_unknown_types_is_that_of_all_types():
         router.on("*")(nothing)
 
 
-@pytest.mark.parametrize("unknown", ["ignore", "", None, 5, True])
+@each("unknown", ["ignore", "", None, 5, True])
 def test_invalid_choices_for_unknown_types_are_rejected(unknown):
     for router in (Router, SyncRouter):
         with pytest.raises(ValueError, match=r"^unknown must be 'reject', 'skip' or a handler, got "):
@@ -321,7 +322,7 @@ async def function_as_type(value: Callable[[], int]): ...
 async def only_event(event: DecodedEvent): ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("handler", "options", "text"),
     [
         (neither, {}, "'order' of the function neither cannot be filled: it has no annotation, and data= is not given"),
@@ -335,7 +336,6 @@ async def only_event(event: DecodedEvent): ...
         (only_event, {"data": Order}, "only_event must have a parameter for the data, because data= has its type"),
         (Handlers.method, {}, "'self' of the function Handlers.method cannot be filled"),
     ],
-    ids=range(10),
 )
 def test_parameters_that_cannot_be_filled_are_errors_at_registration(handler, options, text):
     router = Router()
@@ -347,13 +347,13 @@ def test_parameters_that_cannot_be_filled_are_errors_at_registration(handler, op
 def plain(event): ...
 
 
-@pytest.mark.parametrize("handler", [plain, Order, 5, None, lambda event: nothing(), SyncRouter()], ids=range(6))
+@each("handler", [plain, Order, 5, None, lambda event: nothing(), SyncRouter()])
 def test_handlers_must_be_async(handler):
     with pytest.raises(TypeError, match=r"^a handler of Router must be an async function"):
         Router().on("a")(handler)
 
 
-@pytest.mark.parametrize("handler", [by_annotation, Handlers(), 5, None, Router(unknown=nothing)], ids=range(5))
+@each("handler", [by_annotation, Handlers(), 5, None, Router(unknown=nothing)])
 def test_handlers_of_a_sync_router_must_not_be_async(handler):
     with pytest.raises(TypeError, match=r"^a handler of SyncRouter must be a function that is not async"):
         SyncRouter().on("a")(handler)

@@ -32,6 +32,7 @@ from ce_nats import (
 from ce_nats.codec.data import JsonText
 from ce_nats.codec.event import NotDelivered
 from ce_nats.schemas import Schemas, validator_of
+from tests.support.tables import each
 
 KIND = "com.example.order.placed"
 URI = "https://example.com/order/1"
@@ -109,9 +110,9 @@ def refused(validator, event):
 SCHEMAS: list[Any] = [TOTAL, Order, Invoice, Refund]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=["json", "dataclass", "pydantic", "msgspec"])
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-@pytest.mark.parametrize("parse_data", [True, False])
+@each("schema", SCHEMAS)
+@each("mode", ["binary", "structured"])
+@each("parse_data", [True, False])
 def test_data_is_checked(schema, mode, parse_data):
     schemas = Schemas({KIND: schema})
     event = event_of({"total": 12.5})
@@ -123,7 +124,7 @@ def test_data_is_checked(schema, mode, parse_data):
             schemas.check(received(wrong, mode=mode, parse_data=parse_data))
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type"),
     [
         (b'{"total": 1}', "application/json"),
@@ -132,9 +133,8 @@ def test_data_is_checked(schema, mode, parse_data):
         (Invoice(total=1), "application/vnd.example+json"),
         ({"total": 1}, "text/json"),
     ],
-    ids=["bytes", "text", "dataclass", "pydantic", "text/json"],
 )
-@pytest.mark.parametrize("schema", SCHEMAS, ids=["json", "dataclass", "pydantic", "msgspec"])
+@each("schema", SCHEMAS)
 def test_data_is_checked_as_it_is_sent(data, content_type, schema):
     Schemas({KIND: schema}).checked(event_of(data, **({"datacontenttype": content_type} if content_type else {})))
 
@@ -144,7 +144,7 @@ def test_models_with_other_data_are_refused():
     assert refused(schemas, event_of(Order(1.0))) == "the data must match its JSON Schema: minimum 10 at `$.total`"
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type", "schema", "is_valid"),
     [
         ("a text", "text/plain", {"type": "string", "maxLength": 6}, True),
@@ -161,7 +161,7 @@ def test_models_with_other_data_are_refused():
         ([], None, True, True),
     ],
 )
-@pytest.mark.parametrize("parse_data", [True, False])
+@each("parse_data", [True, False])
 def test_data_of_other_media_types(data, content_type, schema, is_valid, parse_data):
     attributes = {"datacontenttype": content_type} if content_type else {}
     schemas, event = Schemas({KIND: schema}), received(data, parse_data=parse_data, **attributes)
@@ -174,8 +174,8 @@ def test_data_of_other_media_types(data, content_type, schema, is_valid, parse_d
         refused(schemas, event_of(data, **attributes))
 
 
-@pytest.mark.parametrize("payload", [b"{", b'{"total": NaN}', b"\xff", b"[" * 200 + b"]" * 200])
-@pytest.mark.parametrize("schema", [TOTAL, Order], ids=["json", "dataclass"])
+@each("payload", [b"{", b'{"total": NaN}', b"\xff", b"[" * 200 + b"]" * 200])
+@each("schema", [TOTAL, Order])
 def test_invalid_json_is_refused(payload, schema):
     event = event_of(payload, datacontenttype="application/json")
     with pytest.raises(EncodeError) as caught:
@@ -196,7 +196,7 @@ def test_events_that_are_not_valid_raise_their_own_error():
     assert caught.value.code is ErrorCode.INVALID_MESSAGE
 
 
-@pytest.mark.parametrize("schema", [TOTAL, Order], ids=["json", "dataclass"])
+@each("schema", [TOTAL, Order])
 def test_data_that_was_not_delivered_cannot_be_checked(schema):
     event = DecodedEvent(dict(received()._attributes), NotDelivered(5))
     with pytest.raises(TypeError, match="not delivered to a headers-only consumer"):
@@ -245,7 +245,7 @@ def test_other_dataschema_is_refused():
     assert caught.value.attribute == "dataschema"
 
 
-@pytest.mark.parametrize(
+@each(
     ("schemas", "options", "error", "text"),
     [
         ([TOTAL], {}, TypeError, "schemas must be a mapping from types of events"),
@@ -269,7 +269,6 @@ def test_other_dataschema_is_refused():
         ({KIND: {"items": {"not": {"$ref": "https://a.example/"}}}}, {}, ValueError, "must be in it or in registry="),
         ({KIND: {"$dynamicRef": "https://example.com/x"}}, {}, ValueError, r"\$dynamicRef"),
     ],
-    ids=range(20),
 )
 def test_invalid_schemas_are_rejected(schemas, options, error, text):
     with pytest.raises(error, match=text):
@@ -279,7 +278,7 @@ def test_invalid_schemas_are_rejected(schemas, options, error, text):
 # --- JSON Schema ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "draft",
     [
         "http://json-schema.org/draft-04/schema#",
@@ -386,7 +385,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_data_that_makes_a_validator_fail_is_refused(name):
     """With the exception of the validator as the cause, and without the data in the text."""
     schema, value, kind = HOSTILE[name]
@@ -442,8 +441,8 @@ def test_no_data_raises_anything_but_a_mismatch(value, number):
         assert error.code is ErrorCode.DATA_MISMATCH  # noqa: PT017
 
 
-@pytest.mark.parametrize("digits", [4000, 5000])
-@pytest.mark.parametrize("schema", [{"multipleOf": 0.01}, {"type": "string"}, Order], ids=str)
+@each("digits", [4000, 5000])
+@each("schema", [{"multipleOf": 0.01}, {"type": "string"}, Order])
 def test_number_with_more_digits_than_python_converts(digits, schema):
     """Python refuses to convert integers of more than 4,300 digits from or to text."""
     message = to_nats_message(event_of(b"1" * digits, datacontenttype="application/json"), mode="binary")
@@ -478,7 +477,7 @@ def test_later_changes_of_a_schema_have_no_effect():
     refused(schemas, event_of({"total": "x"}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "is_valid"),
     [
         ([1, 1.0], False),
@@ -566,7 +565,7 @@ def returns_false(event):
     return False
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "text"),
     [
         (raises_reject, "no"),
@@ -581,7 +580,7 @@ def test_function_refuses_events(function, text):
     assert refused(validator_of(function), event_of(5)).startswith(text)
 
 
-@pytest.mark.parametrize("result", [None, True, 0, "", []])
+@each("result", [None, True, 0, "", []])
 def test_function_accepts_events(result):
     seen = []
 
@@ -607,7 +606,7 @@ def test_other_exceptions_of_functions_propagate():
 async def is_async(event): ...
 
 
-@pytest.mark.parametrize("validate", [5, "x", [TOTAL], is_async], ids=["int", "str", "list", "async"])
+@each("validate", [5, "x", [TOTAL], is_async])
 def test_validate_must_be_schemas_a_mapping_or_a_function(validate):
     with pytest.raises(TypeError, match=r"^validate must be Schemas, a mapping or a function that is not async, got "):
         validator_of(validate)

@@ -8,11 +8,11 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from tests.support.strategies import binary_message, refused, structured_message
+from tests.support.tables import each
 
 MODES = ["binary", "structured"]
 BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
@@ -37,13 +37,13 @@ def envelope(**more: Any) -> NatsMessage:
 # --- Header values --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["%C0%A0", "%FF", "%ED%A0%80"])
+@each("value", ["%C0%A0", "%FF", "%ED%A0%80"])
 def test_bytes_that_are_not_utf8_are_rejected(value: str) -> None:
     """Not replaced by U+FFFD."""
     refused(DecodeError, "invalid-utf8", from_nats_message, binary_message(subject=value))
 
 
-@pytest.mark.parametrize("value", ["100%", "%zz", "%4"])
+@each("value", ["100%", "%zz", "%4"])
 def test_malformed_escapes_are_rejected(value: str) -> None:
     """Not accepted as text."""
     refused(DecodeError, "invalid-percent-escape", from_nats_message, binary_message(subject=value))
@@ -79,17 +79,17 @@ def test_bytes_are_base64() -> None:
     assert members(x=b"\0\1\xff")["x"] == "AAH/"
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "code"),
     [(1.5, "invalid-attribute-type"), ({"a": 1}, "invalid-attribute-type"), (2**40, "integer-out-of-range")],
 )
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_values_outside_of_the_type_system_are_rejected(value: Any, code: str, mode: str) -> None:
     """Floats, dicts, and integers of more than 32 bits."""
     refused(EncodeError, code, to_nats_message, event(x=value), mode=mode)
 
 
-@pytest.mark.parametrize("name", ["foo\n", "Foo", "a_b", "naïve"])
+@each("name", ["foo\n", "Foo", "a_b", "naïve"])
 def test_names_are_checked_completely(name: str) -> None:
     """A line break after the last letter would begin a second header."""
     unchecked = event()
@@ -107,7 +107,7 @@ def test_uris_are_checked() -> None:
 # --- No invented attributes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["id", "source", "type", "specversion"])
+@each("name", ["id", "source", "type", "specversion"])
 def test_missing_attribute_is_not_invented(name: str) -> None:
     """A new id for every delivery would defeat deduplication. Neither decoding nor encoding creates one."""
     error = refused(DecodeError, "missing-attribute", from_nats_message, binary_message(**{name: ...}))
@@ -154,7 +154,7 @@ def test_changes_after_construction_are_checked() -> None:
 # --- Time -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "2020-01-01T00:00:00.123456789Z",
@@ -163,7 +163,7 @@ def test_changes_after_construction_are_checked() -> None:
         "2020-01-01T00:00:00.10-00:00",
     ],
 )
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_times_are_kept(text: str, mode: str) -> None:
     """With nanoseconds, leap seconds, offsets and trailing zeros."""
     for message in (binary_message(time=text), envelope(time=text)):
@@ -171,7 +171,7 @@ def test_times_are_kept(text: str, mode: str) -> None:
         assert str(again.get_time()) == text
 
 
-@pytest.mark.parametrize("text", ["2020-W01-1T00:00:00Z", "yesterday", "2020-01-01"])
+@each("text", ["2020-W01-1T00:00:00Z", "yesterday", "2020-01-01"])
 def test_times_are_rfc_3339(text: str) -> None:
     """ISO 8601 accepts more. The error is a DecodeError, not a ValueError."""
     for message in (binary_message(time=text), envelope(time=text)):
@@ -194,7 +194,7 @@ def test_naive_time_is_rejected() -> None:
 # --- JSON envelopes -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["time", "subject", "dataschema", "datacontenttype", "ext"])
+@each("name", ["time", "subject", "dataschema", "datacontenttype", "ext"])
 def test_null_is_an_unset_attribute(name: str) -> None:
     """Neither a TypeError nor an attribute None."""
     assert name not in from_nats_message(envelope(**{name: None})).get_attributes()
@@ -208,23 +208,19 @@ def test_null_data_differs_from_absent_data() -> None:
     assert b'"data":' not in to_nats_message(absent, mode="structured").data
 
 
-@pytest.mark.parametrize("data", ["x", None, {}])
+@each("data", ["x", None, {}])
 def test_data_and_data_base64_exclude_each_other(data: Any) -> None:
     """Also if data is null."""
     refused(DecodeError, "data-conflict", from_nats_message, envelope(data=data, data_base64="eA=="))
 
 
-@pytest.mark.parametrize(
-    ("value", "code"), [("e!A==", "invalid-base64"), ("!!!!not base64", "invalid-base64"), (5, "invalid-data")]
-)
+@each(("value", "code"), [("e!A==", "invalid-base64"), ("!!!!not base64", "invalid-base64"), (5, "invalid-data")])
 def test_base64_is_strict(value: Any, code: str) -> None:
     """Invalid characters are not skipped; no TypeError or binascii.Error is raised."""
     refused(DecodeError, code, from_nats_message, envelope(data_base64=value))
 
 
-@pytest.mark.parametrize(
-    ("payload", "code"), [(b'"str"', "not-an-object"), (b"[]", "not-an-object"), (b"\xff", "invalid-utf8")]
-)
+@each(("payload", "code"), [(b'"str"', "not-an-object"), (b"[]", "not-an-object"), (b"\xff", "invalid-utf8")])
 def test_payloads_that_are_not_objects(payload: bytes, code: str) -> None:
     """Each of them is a DecodeError."""
     refused(DecodeError, code, from_nats_message, structured_message(payload))
@@ -267,7 +263,7 @@ def test_headers_can_be_none() -> None:
 # --- Data -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", ['{"a":1}', "123", "hello", "null", ""])
+@each("data", ['{"a":1}', "123", "hello", "null", ""])
 def test_str_with_a_json_type_is_a_json_string(data: str) -> None:
     """In both modes, and decoded to the same string."""
     sent = event(data, datacontenttype="application/json")
@@ -276,8 +272,8 @@ def test_str_with_a_json_type_is_a_json_string(data: str) -> None:
     assert [from_nats_message(to_nats_message(sent, mode=mode)).get_data() for mode in MODES] == [data, data]
 
 
-@pytest.mark.parametrize("content_type", ["application/octet-stream", "application/protobuf"])
-@pytest.mark.parametrize("data", [b"hi", b"\x08\x01", b"\xff"])
+@each("content_type", ["application/octet-stream", "application/protobuf"])
+@each("data", [b"hi", b"\x08\x01", b"\xff"])
 def test_bytes_stay_bytes(content_type: str, data: bytes) -> None:
     """Valid UTF-8 or not."""
     decoded = from_nats_message(binary_message(data, datacontenttype=content_type))
@@ -285,7 +281,7 @@ def test_bytes_stay_bytes(content_type: str, data: bytes) -> None:
     assert b'"data_base64"' in to_nats_message(decoded, mode="structured").data
 
 
-@pytest.mark.parametrize("content_type", ["Application/JSON", "application/json ; charset=utf-8", "a/B+Json"])
+@each("content_type", ["Application/JSON", "application/json ; charset=utf-8", "a/B+Json"])
 def test_media_types_are_case_insensitive(content_type: str) -> None:
     """And may have parameters."""
     assert from_nats_message(binary_message(b'{"a":1}', datacontenttype=content_type)).get_data() == {"a": 1}
@@ -297,8 +293,8 @@ def test_invalid_json_is_an_error() -> None:
     refused(DecodeError, "invalid-json", from_nats_message, message)
 
 
-@pytest.mark.parametrize("data", [[1, 2, None, True], (1, 2), True, 0, 1.5, {"a": {"b": []}}])
-@pytest.mark.parametrize("content_type", [None, "application/json"])
+@each("data", [[1, 2, None, True], (1, 2), True, 0, 1.5, {"a": {"b": []}}])
+@each("content_type", [None, "application/json"])
 def test_every_json_value_is_written_as_json(data: Any, content_type: str | None) -> None:
     """Also lists and scalars, in both modes."""
     attributes = {} if content_type is None else {"datacontenttype": content_type}
@@ -308,16 +304,14 @@ def test_every_json_value_is_written_as_json(data: Any, content_type: str | None
     assert header("datacontenttype", **attributes) == (content_type or "")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_data_is_not_encoded_with_repr(mode: str) -> None:
     """A dict is not text."""
     refused(EncodeError, "invalid-data", to_nats_message, event({"a": 1}, datacontenttype="text/plain"), mode=mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "data", [{"x": float("nan")}, [float("inf")], {1: 2}, {"at": datetime(2020, 1, 1)}, {"x": b"a"}]
-)
+@each("mode", MODES)
+@each("data", [{"x": float("nan")}, [float("inf")], {1: 2}, {"at": datetime(2020, 1, 1)}, {"x": b"a"}])
 def test_values_that_json_cannot_represent_are_rejected(data: Any, mode: str) -> None:
     """NaN, infinities, keys and values of other types."""
     assert refused(EncodeError, "invalid-data", to_nats_message, event(data), mode=mode).attribute == "data"

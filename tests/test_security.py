@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[1]
 NAMED = re.findall(r"\[`(\w+)`\]\(([\w/.]+)\)", (ROOT / "SECURITY.md").read_text("utf-8"))
@@ -23,7 +23,7 @@ def test_each_edge_names_a_test() -> None:
     assert all("](tests/" in edge for edge in edges)
 
 
-@pytest.mark.parametrize(("name", "path"), NAMED)
+@each(("name", "path"), NAMED)
 def test_named_test_exists(name: str, path: str) -> None:
     assert name.startswith("test_")
     assert name in functions(ROOT / path)

@@ -6,6 +6,7 @@ import pytest
 
 from ce_nats._settings import ConnectionSettings, api_prefix, read_settings, resolve
 from ce_nats.errors import CeNatsError, EncodeError, ErrorCode
+from tests.support.tables import each
 
 SECRET = "S3cr3t"
 
@@ -29,7 +30,7 @@ def settled(given=None, **sources):
     return ConnectionSettings(**resolve(given or {}, **sources))
 
 
-@pytest.mark.parametrize(
+@each(
     ("servers", "urls"),
     [
         ("host", ("nats://host",)),
@@ -44,7 +45,7 @@ def test_servers(servers, urls):
     assert ConnectionSettings(**read_settings({"servers": servers})).servers == urls
 
 
-@pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "amqp", "kafka", "redis+tls"])
+@each("scheme", ["http", "https", "HTTP", "amqp", "kafka", "redis+tls"])
 def test_other_schemes_are_rejected_by_name(scheme):
     with pytest.raises(EncodeError) as info:
         read_settings({"servers": f"{scheme}://u:{SECRET}@host:4222"})
@@ -54,7 +55,7 @@ def test_other_schemes_are_rejected_by_name(scheme):
         read_settings({"servers": ["nats://host", f"{scheme}://host"]})
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "text"),
     [
         ({"servers": []}, "at least one URL"),
@@ -92,7 +93,7 @@ def test_servers_that_are_not_str_are_rejected():
             read_settings({"servers": servers})
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "wanted"),
     [
         ({}, False),

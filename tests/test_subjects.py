@@ -17,6 +17,7 @@ from ce_nats.subjects import (
     overlap,
     partition,
 )
+from tests.support.tables import each
 
 SUBJECTS = [".".join(tokens) for length in (1, 2, 3, 4) for tokens in product("ab", repeat=length)]
 PATTERNS = [
@@ -53,28 +54,24 @@ def test_covers_and_overlap_agree_with_sets_of_subjects():
     assert not covers("a.*", "a.>")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"), [("a", True), ("a*.>b", True), ("*", False), ("a.*.b", False), ("a.>", False)]
-)
+@each(("pattern", "expected"), [("a", True), ("a*.>b", True), ("*", False), ("a.*.b", False), ("a.>", False)])
 def test_only_whole_tokens_are_wildcards(pattern, expected):
     assert is_literal(pattern) is expected
 
 
-@pytest.mark.parametrize("pattern", ["a", "a.b", "*", ">", "a.*.>", "a*", ">a.b", "*b.c", "ü.$JS"])
+@each("pattern", ["a", "a.b", "*", ">", "a.*.>", "a*", ">a.b", "*b.c", "ü.$JS"])
 def test_patterns_are_accepted(pattern):
     check_pattern(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["", ".", "a.", ".a", "a..b", "a b", "a\n", "a\t.b", ">.a", "a.>.b", "a\x7f", "\ud800"]
-)
+@each("pattern", ["", ".", "a.", ".a", "a..b", "a b", "a\n", "a\t.b", ">.a", "a.>.b", "a\x7f", "\ud800"])
 def test_invalid_patterns_are_rejected(pattern):
     with pytest.raises(EncodeError) as info:
         check_pattern(pattern)
     assert info.value.code == "invalid-subject"
 
 
-@pytest.mark.parametrize(
+@each(
     ("patterns", "expected"),
     [
         ([], ()),
@@ -96,7 +93,7 @@ def test_overlapping_patterns_are_rejected():
         disjoint(["a.*", "*.b"])
 
 
-@pytest.mark.parametrize("pattern", ["a b", ">.a"])
+@each("pattern", ["a b", ">.a"])
 def test_filter_subjects_are_checked(pattern):
     with pytest.raises(EncodeError, match="a subject or pattern must have no white space"):
         disjoint(["a", pattern])
@@ -105,16 +102,14 @@ def test_filter_subjects_are_checked(pattern):
 # --- Subjects to publish to -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("subject", ["a", "a.b", "$KV.b.k", "ü.{x}", "a*", "*a", ">a", "a.b>.c", "a" * 300, "~.!"])
+@each("subject", ["a", "a.b", "$KV.b.k", "ü.{x}", "a*", "*a", ">a", "a.b>.c", "a" * 300, "~.!"])
 def test_subjects_are_accepted(subject):
     check_subject(subject)
     check_subject_from_message(subject)
 
 
-@pytest.mark.parametrize("start", ["", "a" * 300 + "."])
-@pytest.mark.parametrize(
-    "subject", ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "*.a", "a.>.b", "a b", "a\x7f", "a\0", "\ud800"]
-)
+@each("start", ["", "a" * 300 + "."])
+@each("subject", ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "*.a", "a.>.b", "a b", "a\x7f", "a\0", "\ud800"])
 def test_invalid_subjects_are_rejected(subject, start):
     for check in (check_subject, check_plain_subject, check_subject_from_message):
         with pytest.raises(EncodeError) as info:
@@ -122,7 +117,7 @@ def test_invalid_subjects_are_rejected(subject, start):
         assert info.value.code == "invalid-subject"
 
 
-@pytest.mark.parametrize("subject", [None, 5, b"a"])
+@each("subject", [None, 5, b"a"])
 def test_subjects_are_strings(subject):
     for check in (check_subject, check_plain_subject, check_subject_from_message):
         with pytest.raises(EncodeError, match=r"a subject to publish to must have no white space, .*, got ") as info:
@@ -156,9 +151,7 @@ def is_forbidden(subject, **options):
     return False
 
 
-@pytest.mark.parametrize(
-    "subject", ["$", "$JS", "$JS.API.INFO", "$JS.ACK.S.c.1.1.1.1.0", "$SYS.x", "$KVs.b", "$OBJ.b", "$a"]
-)
+@each("subject", ["$", "$JS", "$JS.API.INFO", "$JS.ACK.S.c.1.1.1.1.0", "$SYS.x", "$KVs.b", "$OBJ.b", "$a"])
 def test_subjects_of_the_server_are_forbidden(subject):
     """Whatever patterns are allowed."""
     assert is_forbidden(subject)
@@ -166,13 +159,13 @@ def test_subjects_of_the_server_are_forbidden(subject):
     assert is_forbidden(subject, is_reply=True)
 
 
-@pytest.mark.parametrize("subject", ["$KV", "$KV.b.k", "$O.b.M.x"])
+@each("subject", ["$KV", "$KV.b.k", "$O.b.M.x"])
 def test_keys_and_objects_are_data_unless_they_are_a_reply_subject(subject):
     assert not is_forbidden(subject)
     assert is_forbidden(subject, is_reply=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject", ["a", "a.$JS", "_INBOX.x", "STREAM.PURGE.S", "a.STREAM.INFO.S", "a.STREAM.PURGED", "a.STREAM.X.Y.PURGE"]
 )
 def test_other_subjects_are_data(subject):
@@ -180,7 +173,7 @@ def test_other_subjects_are_data(subject):
     assert not is_forbidden(subject, is_reply=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "request_",
     [
         "STREAM.PURGE.S",
@@ -210,7 +203,7 @@ def test_known_prefixes_of_the_api_are_forbidden():
 # --- Partitions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "number"),
     [
         ("", 0x811C9DC5),
@@ -226,15 +219,13 @@ def test_partition_is_the_fnv_1a_hash_modulo_the_count(key, number):
         assert partition(key, count) == number % count
 
 
-@pytest.mark.parametrize("count", [0, -1, 2**31])
+@each("count", [0, -1, 2**31])
 def test_partition_counts_out_of_range_are_rejected(count):
     with pytest.raises(ValueError, match=r"count must be from 1 to 2147483647, got "):
         partition("a", count)
 
 
-@pytest.mark.parametrize(
-    ("key", "count"), [("a", "8"), ("a", 8.0), ("a", True), (None, 8), (5, 8), ([1], 8), (["a", None], 8)]
-)
+@each(("key", "count"), [("a", "8"), ("a", 8.0), ("a", True), (None, 8), (5, 8), ([1], 8), (["a", None], 8)])
 def test_partition_arguments_of_other_types_are_rejected(key, count):
     with pytest.raises(TypeError, match=r"^(count|key) must be "):
         partition(key, count)

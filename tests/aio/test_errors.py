@@ -8,6 +8,7 @@ import pytest
 
 from ce_nats import ApiError, DeliveryError, EncodeError, ErrorCode
 from ce_nats.aio._errors import api_error, delivery_errors
+from tests.support.tables import each
 
 
 def converted(error, **options):
@@ -18,7 +19,7 @@ def converted(error, **options):
     return info.value
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
     [
         (nats.errors.NoRespondersError(), "no-responders"),
@@ -33,7 +34,6 @@ def converted(error, **options):
         (nats.errors.BadSubscriptionError(), "not-open"),
         (nats.errors.ProtocolError(), "delivery-failed"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
 def test_exceptions_of_nats_py_have_a_code(error, code):
     result = converted(error)
@@ -41,28 +41,27 @@ def test_exceptions_of_nats_py_have_a_code(error, code):
     assert result.message.startswith("orders: ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
     [
         (nats.errors.BadHeaderError("a b"), "invalid-header-name"),
         (nats.errors.BadSubjectError(), "invalid-subject"),
         (nats.errors.MaxPayloadError(), "payload-too-large"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
 def test_messages_that_nats_py_rejects_are_encode_errors(error, code):
     result = converted(error)
     assert (type(result), result.code) == (EncodeError, code)
 
 
-@pytest.mark.parametrize("error", [KeyError("a"), asyncio.CancelledError(), asyncio.TimeoutError()], ids=repr)
+@each("error", [KeyError("a"), asyncio.CancelledError(), asyncio.TimeoutError()])
 def test_other_exceptions_pass_unchanged(error):
     with pytest.raises(type(error)) as info, delivery_errors("orders"):
         raise error
     assert info.value is error
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "number", "code"),
     [
         (404, 10037, "message-not-found"),
@@ -88,7 +87,7 @@ def test_errors_of_the_api_have_a_code_and_the_servers_number(status, number, co
     assert error.message == f"orders: wrong last sequence ({number or status})"
 
 
-@pytest.mark.parametrize(
+@each(
     ("description", "code"),
     [
         ("start sequence can not be updated", "request-refused"),
@@ -106,7 +105,7 @@ def test_code_of_a_refusal_is_chosen_by_the_caller():
     assert (type(result), result.code, result.err_code) == (ApiError, "publish-refused", 10071)
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "code", "number", "text"),
     [
         ({"code": 503, "err_code": 10008, "description": "full"}, "temporarily-unavailable", 10008, "full (10008)"),
@@ -114,7 +113,6 @@ def test_code_of_a_refusal_is_chosen_by_the_caller():
         ({"description": "full"}, "request-refused", 0, "full (0)"),
         ({"code": 400}, "request-refused", 0, "nats: APIError: code=400 err_code=None description='None' (400)"),
     ],
-    ids=["all", "no err_code", "no code", "no description"],
 )
 def test_fields_of_an_api_error_can_be_missing(fields, code, number, text):
     result = converted(nats.js.errors.APIError(**fields))

@@ -2,11 +2,11 @@
 
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats.aio._frame_splitter import FrameSplitter
+from tests.support.tables import each
 
 WANTED = {b"1", b"22"}
 STATUSES = [
@@ -102,7 +102,7 @@ def test_chunks_of_one_byte():
     assert split([stream[at : at + 1] for at in range(len(stream))]) == (messages, rest, False)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each("seed", range(100))
 def test_chunks_of_any_size(seed):
     rng = Random(seed)
     stream, messages, rest = interleaved()
@@ -155,7 +155,7 @@ def test_any_bytes_raise_nothing_and_invent_no_message(garbage):
         assert taken + len(rest) <= len(stream)
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         b"MSG a 1 r x",
@@ -181,7 +181,7 @@ def test_any_bytes_raise_nothing_and_invent_no_message(garbage):
         b"Message",
     ],
 )
-@pytest.mark.parametrize("before", [b"", b"MSG a 1 r 1\r\n1\r\n", b"PING\r\n"])
+@each("before", [b"", b"MSG a 1 r 1\r\n1\r\n", b"PING\r\n"])
 def test_malformed_messages_end_reading(line, before):
     stream = before + line + b"\r\n12\r\nMSG a 1 0\r\n\r\nPING\r\n"
     for chunks in ([stream], [stream[at : at + 1] for at in range(len(stream))]):
@@ -191,7 +191,7 @@ def test_malformed_messages_end_reading(line, before):
         assert is_malformed
 
 
-@pytest.mark.parametrize("line", [b"MSG a 1 20\n", b"HMSG a 1 r 1 20\n", b"MSG a 1 2\r", b"MSG a 1 2\r\r\n"])
+@each("line", [b"MSG a 1 20\n", b"HMSG a 1 r 1 20\n", b"MSG a 1 2\r", b"MSG a 1 2\r\r\n"])
 def test_end_of_a_line_is_checked_after_other_messages(line):
     stream = b"MSG a 1 1\r\n1\r\n" + line + b"12\r\n" + bytes(16) + b"\r\n"
     for chunks in ([stream], [stream[at : at + 1] for at in range(len(stream))]):
@@ -217,7 +217,7 @@ def test_reset_ends_an_error():
     assert splitter.feed(b"MSG a 1 0\r\n\r\n", WANTED.__contains__).messages == {b"1": [(b"a", b"", b"", None)]}
 
 
-@pytest.mark.parametrize("chunk", [b"MSG " + b"a" * 1000, b"HMSG a 1 r " + b"9" * 1000])
+@each("chunk", [b"MSG " + b"a" * 1000, b"HMSG a 1 r " + b"9" * 1000])
 def test_line_without_an_end_is_limited(chunk):
     splitter, received = FrameSplitter(), 0
     while not splitter.feed(chunk if not received else b"a" * 1000, WANTED.__contains__).is_malformed:
@@ -234,7 +234,7 @@ def test_line_of_a_wide_subject_is_read():
     )
 
 
-@pytest.mark.parametrize("last", range(len(MIXED[0][0])))
+@each("last", range(len(MIXED[0][0])))
 def test_each_byte_of_a_message_as_the_last_one_of_a_connection(last):
     """The part that has arrived is forgotten, and the whole message arrives on the next connection."""
     frame, parsed = MIXED[0]
@@ -261,7 +261,7 @@ def test_sid_that_becomes_wanted_has_the_current_message_passed_on():
     assert splitter.feed(frame[-30:] + frame, WANTED.__contains__)[:2] == ({b"1": [parsed]}, frame[-30:])
 
 
-@pytest.mark.parametrize("cut", range(25))
+@each("cut", range(25))
 def test_nothing_after_an_error_is_read_until_the_error_is_processed(cut):
     """Which message a permissions violation refers to depends on the messages before and after it."""
     frame, parsed = MIXED[0]

@@ -13,6 +13,7 @@ from ce_nats.aio._jetstream_api import StreamApi, nanoseconds
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.errors import ApiError, DeliveryError
 from ce_nats.testing import NatsServer
+from tests.support.tables import each
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ async def test_disconnect_never_raises(server):
     assert nc.is_closed
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("1970-01-01T00:00:00Z", 0),

@@ -1,11 +1,10 @@
 """Statuses of pull requests, as nats-server sends them."""
 
-import pytest
-
 from ce_nats.aio._pull_status import PullStatus, parse_pull_status
+from tests.support.tables import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "description", "status"),
     [
         ("100", "Idle Heartbeat", PullStatus.HEARTBEAT),

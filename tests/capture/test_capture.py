@@ -35,6 +35,7 @@ from ce_nats.capture._rows import SCHEMA
 from ce_nats.errors import DeliveryError
 from ce_nats.message import StoredMessage
 from tests.support.strategies import refused
+from tests.support.tables import each
 
 
 def stored(sequence: int = 1, headers=(), data: bytes = b"payload", **fields) -> StoredMessage:
@@ -285,7 +286,7 @@ async def test_messages_of_another_stream_are_rejected(tmp_path, name):
     assert sequences(path) == [1, 2]
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "text"),
     [
         ("ORDERS", "OTHER", "messages of this capture must be of stream ORDERS, got messages of stream OTHER"),
@@ -540,7 +541,7 @@ def test_messages_of_a_capture_on_a_full_disk_are_counted(tmp_path, monkeypatch,
 RAW = b"a\xffb".decode("utf-8", "surrogateescape")
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         stored(2**62, [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")], "€\r\n\0".encode(), reply="r"),
@@ -555,7 +556,7 @@ def test_messages_are_restored_from_json_lines(message):
     assert str(from_json_line(line).timestamp) == str(message.timestamp)
 
 
-@pytest.mark.parametrize(
+@each(
     "odd",
     [stored(3, [("raw", RAW)]), stored(3, data="€".encode()), stored(3, data=b"\xff"), stored(3, data=b'"\x7f\\')],
 )
@@ -586,7 +587,7 @@ def test_headers_in_parquet_belong_to_their_rows(tmp_path, monkeypatch):
     assert parquet.ParquetFile(part).num_row_groups == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "code"),
     [
         ({"timestamp": None}, "invalid-message"),

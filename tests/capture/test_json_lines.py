@@ -8,6 +8,7 @@ from ce_nats.capture import as_json_line, from_json_line
 from ce_nats.capture._json_lines import last_line, read_json_lines
 from ce_nats.message import StoredMessage
 from tests.support.strategies import refused
+from tests.support.tables import each
 
 
 def line(sequence: int, size: int) -> bytes:
@@ -53,7 +54,7 @@ def test_stream_and_sequence_are_omitted_without_a_stream(tmp_path, stream, sequ
     assert (tmp_path / "a.jsonl").read_bytes() == wanted
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+@each("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_timestamps_are_in_the_years_1_to_9999_of_utc(time):
     text = line(1, 1).replace(b"2024-01-01T00:00:00Z", time.encode())
     error = refused(DecodeError, "invalid-timestamp", from_json_line, text)

@@ -8,6 +8,7 @@ from ce_nats import DecodeError, Headers, NatsMessage
 from ce_nats.capture._message_json import as_fields, as_line, as_message, read_object
 from ce_nats.codec._nesting import MAX_LEVELS
 from tests.support.strategies import refused
+from tests.support.tables import each
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 raw_texts = st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -42,7 +43,7 @@ def test_empty_members_may_be_omitted():
     assert as_message({"headers": [], "unknown": 1}) == NatsMessage()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "code", "message"),
     [
         (b"", "invalid-json", "b'' is not JSON: "),
@@ -52,7 +53,6 @@ def test_empty_members_may_be_omitted():
         (b"null", "not-an-object", "a message must be a JSON object, got None"),
         (b"[" * 100_000, "invalid-json", "b'[[["),
     ],
-    ids=lambda value: ascii(value)[:20],
 )
 def test_other_texts_than_objects_are_rejected(text, code, message):
     assert refused(DecodeError, code, read_object, text).message.startswith(message)
@@ -63,7 +63,7 @@ HEADERS = "in a message headers must be an array of [name, value]"
 DATA = "in a message data must be a string, and data_base64 a string in base64 ("
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "code", "message"),
     [
         ({"subject": None}, "invalid-message", MEMBERS),
@@ -82,20 +82,19 @@ DATA = "in a message data must be a string, and data_base64 a string in base64 (
         ({"data_base64": "YQ"}, "invalid-message", DATA),
         ({"data_base64": "Y Q=="}, "invalid-message", DATA),
     ],
-    ids=ascii,
 )
 def test_members_of_other_types_are_rejected(members, code, message):
     assert refused(DecodeError, code, as_message, {"headers": [], **members}).message.startswith(message)
 
 
-@pytest.mark.parametrize(("call", "given"), [(read_object, b"{"), (as_message, {"headers": [], "data": 5})])
+@each(("call", "given"), [(read_object, b"{"), (as_message, {"headers": [], "data": 5})])
 def test_errors_have_their_cause(call, given):
     with pytest.raises(DecodeError) as caught:
         call(given)
     assert isinstance(caught.value.__cause__, (TypeError, ValueError))
 
 
-@pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
+@each("depth", [2, 500, 1000, 5000])
 def test_maximum_nesting(depth):
     """The maximum nesting of ignored members does not depend on the interpreter."""
     text = b'{"headers":[],"unknown":' + b"[" * depth + b"]" * depth + b"}"

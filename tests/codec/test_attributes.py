@@ -40,6 +40,7 @@ from tests.support.strategies import (
     plain_event,
     refused,
 )
+from tests.support.tables import each
 
 TYPES = [str, bool, int, bytes, datetime, Timestamp]
 
@@ -63,7 +64,7 @@ def test_other_names_are_rejected_in_both_directions(name: Any) -> None:
         refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
 
 
-@pytest.mark.parametrize("name", ["foo\n", "data", "Data", "ü", "a-b", "a_b", "a b", "", "٤", "ﬁ", "K", "data_base64"])
+@each("name", ["foo\n", "data", "Data", "ü", "a-b", "a_b", "a b", "", "٤", "ﬁ", "K", "data_base64"])
 def test_names_that_look_legal_are_rejected(name: str) -> None:
     """A trailing line break, non-ASCII letters and digits, and the name of the data in JSON events."""
     error = refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
@@ -77,7 +78,7 @@ def test_names_of_an_event_are_legal_distinct_and_complete() -> None:
         assert are_valid_names(names) is False
 
 
-@pytest.mark.parametrize("error_class", [DecodeError, EncodeError])
+@each("error_class", [DecodeError, EncodeError])
 def test_names_of_extensions_are_not_those_of_the_specification(error_class: Any) -> None:
     check_extension_name("x", error_class)
     for name in (*CORE, "data", "X", "", 5):
@@ -132,7 +133,7 @@ class Colour(str, Enum):
     RED = "red"
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "text"),
     [
         (True, "true"),
@@ -219,8 +220,8 @@ def test_core_attributes() -> None:
     assert set(REQUIRED) == {"specversion", "id", "source", "type"}
 
 
-@pytest.mark.parametrize("name", REQUIRED)
-@pytest.mark.parametrize("value", [..., None])
+@each("name", REQUIRED)
+@each("value", [..., None])
 def test_required_attributes_must_be_present(name: str, value: Any) -> None:
     """A required attribute that is absent or None is missing."""
     error = refused(EncodeError, "missing-attribute", checked_attributes, plain_event(**{name: value}).attributes)
@@ -234,7 +235,7 @@ def test_order_of_missing_attributes() -> None:
         assert refused(EncodeError, "missing-attribute", checked_attributes, attributes).attribute == name
 
 
-@pytest.mark.parametrize("name", CORE_NAMES)
+@each("name", CORE_NAMES)
 def test_core_attributes_must_not_be_empty(name: str) -> None:
     error = refused(EncodeError, "empty-attribute", checked_attributes, plain_event(**{name: ""}).attributes)
     assert error.attribute == name
@@ -242,28 +243,28 @@ def test_core_attributes_must_not_be_empty(name: str) -> None:
     assert error.attribute == name
 
 
-@pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "time"])
+@each("name", ["subject", "datacontenttype", "dataschema", "time"])
 def test_optional_core_attributes_can_be_none(name: str) -> None:
     """Typed event classes use None for unset attributes."""
     attributes = plain_event(**{name: None, "x": "y"}).attributes
     assert checked_attributes(attributes) == plain_event(x="y").attributes
 
 
-@pytest.mark.parametrize("value", ["2020-01-02t03:04:05z", datetime(2020, 1, 2, 3, 4, 5, tzinfo=timezone.utc)])
+@each("value", ["2020-01-02t03:04:05z", datetime(2020, 1, 2, 3, 4, 5, tzinfo=timezone.utc)])
 def test_time_is_canonical_text(value: Any) -> None:
     text = checked_attributes(plain_event(time=value).attributes)["time"]
     assert (text, type(text)) == ("2020-01-02T03:04:05Z", str)
 
 
-@pytest.mark.parametrize("name", CORE_NAMES)
+@each("name", CORE_NAMES)
 def test_core_attributes_are_decoded(name: str) -> None:
     text = {"specversion": "1.0", "datacontenttype": "a/b", "dataschema": "a:b", "time": "2020-01-02T03:04:05Z"}
     value = decode_typed_attribute(name, text.get(name, "x"), None)
     assert (str(value), type(value)) == (text.get(name, "x"), Timestamp if name == "time" else str)
 
 
-@pytest.mark.parametrize("name", CORE_NAMES)
-@pytest.mark.parametrize("value", [1, True, 1.0, b"a", [], {}, object()])
+@each("name", CORE_NAMES)
+@each("value", [1, True, 1.0, b"a", [], {}, object()])
 def test_core_attributes_must_be_strings(name: str, value: Any) -> None:
     """From Python and from JSON."""
     attributes = plain_event(**{name: value}).attributes
@@ -275,7 +276,7 @@ def test_core_attributes_must_be_strings(name: str, value: Any) -> None:
     assert (error.attribute, error.message) == (name, f"attribute '{name}' must be a string, {found}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "code"),
     [
         ("specversion", "1.1", "unsupported-specversion"),
@@ -304,7 +305,7 @@ def test_rules_of_single_attributes(name: str, value: Any, code: str) -> None:
         assert refused(DecodeError, code, decode_typed_attribute, name, value, None).attribute == name
 
 
-@pytest.mark.parametrize("value", ["urn:", "http://ex/a b#é", "X-1+.:y", "mailto:a@b"])
+@each("value", ["urn:", "http://ex/a b#é", "X-1+.:y", "mailto:a@b"])
 def test_uris_need_only_a_scheme(value: str) -> None:
     """A fragment, spaces and non-ASCII letters are accepted, because other SDKs send them."""
     assert checked_attributes(plain_event(dataschema=value).attributes)["dataschema"] == value
@@ -375,7 +376,7 @@ def test_text_of_another_type_is_rejected(text: str, wanted: type, code: str) ->
     assert refused(DecodeError, code, decode_extension, "x", text, wanted).attribute == "x"
 
 
-@pytest.mark.parametrize("types", ["x", 5, [("x", int)], int])
+@each("types", ["x", 5, [("x", int)], int])
 def test_declared_types_must_be_a_mapping(types: Any) -> None:
     check_extension_types(None)
     check_extension_types(MappingProxyType({"x": int}))
@@ -384,7 +385,7 @@ def test_declared_types_must_be_a_mapping(types: Any) -> None:
     assert str(info.value) == f"extension_types must be a mapping of names to types, got {types!r}"
 
 
-@pytest.mark.parametrize("wanted", [float, list, "int", 5])
+@each("wanted", [float, list, "int", 5])
 def test_unsupported_declared_types_are_rejected(wanted: Any) -> None:
     with pytest.raises(TypeError, match=r"^extension_types\['x'\] must be bool, int, str, bytes or datetime, got "):
         decode_extension("x", "1", wanted)
@@ -407,7 +408,7 @@ def test_json_values_are_converted_to_the_declared_type() -> None:
     refused(DecodeError, "invalid-boolean", decode_typed_attribute, "x", 1, bool)
 
 
-@pytest.mark.parametrize("value", [1.5, 1.0, 1e300, [], {}, [1], {"a": 1}])
+@each("value", [1.5, 1.0, 1e300, [], {}, [1], {"a": 1}])
 def test_other_json_values_are_rejected(value: Any) -> None:
     """Numbers with a fraction, arrays and objects."""
     error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
@@ -423,9 +424,7 @@ def test_json_integers_have_32_bits() -> None:
         assert (error.attribute, error.message) == ("x", "attribute 'x' must be from -2147483648 to 2147483647")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"), [(None, b"\xff\x00"), (bytes, b"\xff\x00"), (str, "/wA="), (int, None), (bool, None)]
-)
+@each(("wanted", "expected"), [(None, b"\xff\x00"), (bytes, b"\xff\x00"), (str, "/wA="), (int, None), (bool, None)])
 def test_bytes_are_base64_if_another_type_is_declared(wanted: type | None, expected: object) -> None:
     if expected is None:
         with pytest.raises(DecodeError) as info:

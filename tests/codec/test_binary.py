@@ -29,6 +29,7 @@ from tests.support.strategies import (
     plain_event,
     refused,
 )
+from tests.support.tables import each
 
 # --- Encoding -------------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ def test_any_event_is_encoded_or_rejected(event: Event) -> None:
         assert from_nats_message(message, parse_data=False).get_attributes()["id"] == event.attributes["id"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("attributes", "header"),
     [
         ({"x": True}, ("ce-x", "true")),
@@ -129,7 +130,7 @@ def test_empty_payload_means_no_data() -> None:
         assert (event.get_data(), event.has_data) == (None, False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "code"),
     [
         ("my_ext", "1", "invalid-attribute-name"),
@@ -202,7 +203,7 @@ def test_sdk_go_content_type() -> None:
     assert from_nats_message(upper, dialect=Dialect.SDK_GO).get_data() == b"1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "code"),
     [("json", "invalid-media-type"), ("a/b;\x85", "invalid-character"), ("", "empty-attribute")],
 )

@@ -48,6 +48,7 @@ from tests.support.strategies import (
     structured_message,
     valid_messages,
 )
+from tests.support.tables import each
 
 MODES = ["binary", "structured"]
 
@@ -104,7 +105,7 @@ def _with_implied_type(event: Any) -> Any:
     return type(event)(attributes, event.get_data(), has_data=event.has_data)
 
 
-@pytest.mark.parametrize(
+@each(
     "members",
     [
         '"data":null',
@@ -126,7 +127,7 @@ def test_structured_events_round_trip(members: str) -> None:
     assert contents(again) == contents(_with_implied_type(first))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_text_outside_of_its_charset_is_rejected(mode: str) -> None:
     """In both modes, and so is an unknown charset."""
     latin, unknown = ({"datacontenttype": f"text/plain; charset={name}"} for name in ("iso-8859-1", "klingon"))
@@ -165,7 +166,7 @@ def test_any_message_is_decoded_or_rejected(message: Any, mode: Any, types: dict
 PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-subject", "%C3%BC")]
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         dict(PAIRS),
@@ -182,7 +183,6 @@ PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-ty
         {**dict(PAIRS), "ce-subject": Header("ü", "utf-8")},
         {**dict(PAIRS), "ce-subject": "ü", "Other": ["1", "2"]},
     ],
-    ids=lambda headers: type(headers).__name__,
 )
 def test_headers_in_any_form_are_accepted(headers: Any) -> None:
     """Mappings to a string or to strings, pairs in any container, mail headers."""
@@ -190,7 +190,7 @@ def test_headers_in_any_form_are_accepted(headers: Any) -> None:
     assert (event.get_id(), event.get_subject(), event.get_data()) == ("1", "ü", b"a")
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         NatsMessage("s", b"a", Headers(PAIRS)),
@@ -199,7 +199,6 @@ def test_headers_in_any_form_are_accepted(headers: Any) -> None:
         SimpleNamespace(data=bytearray(b"a"), headers=PAIRS),
         SimpleNamespace(data=memoryview(b"a"), headers=PAIRS),
     ],
-    ids=lambda message: type(message).__name__,
 )
 def test_message_classes_are_accepted(message: Any) -> None:
     """nats-py's classes, and any object with data and headers."""
@@ -218,22 +217,20 @@ def test_none_means_no_headers_and_no_data() -> None:
     refused(DecodeError, "invalid-json", from_nats_message, RawStreamMsg("s", 1), mode="structured")
 
 
-@pytest.mark.parametrize("mode", [None, *MODES])
-@pytest.mark.parametrize(
-    "message", [None, 5, b"{}", "{}", {}, SimpleNamespace(headers={}), SimpleNamespace(data=b""), object]
-)
+@each("mode", [None, *MODES])
+@each("message", [None, 5, b"{}", "{}", {}, SimpleNamespace(headers={}), SimpleNamespace(data=b""), object])
 def test_other_objects_are_not_messages(message: Any, mode: Any) -> None:
     """An object without data or headers is rejected in every mode."""
     refused(DecodeError, "invalid-message", from_nats_message, message, mode=mode)
 
 
-@pytest.mark.parametrize("payload", ["{}", 5, [1], {"a": 1}, object()])
+@each("payload", ["{}", 5, [1], {"a": 1}, object()])
 def test_payload_must_be_bytes(payload: Any) -> None:
     message = SimpleNamespace(headers=PAIRS, data=payload)
     refused(DecodeError, "invalid-message", from_nats_message, message)
 
 
-@pytest.mark.parametrize("mode", ["Binary", "", 5, [], b"binary", object()])
+@each("mode", ["Binary", "", 5, [], b"binary", object()])
 def test_invalid_modes_are_value_errors(mode: Any) -> None:
     """Not a DecodeError, for which a consumer would dead-letter the message."""
     with pytest.raises(ValueError, match=r"^mode must be 'binary' or 'structured', got "):
@@ -263,8 +260,8 @@ def test_given_mode_overrides_detection() -> None:
 # --- Events ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     "event",
     [
         CloudEvent({"id": "1", "source": "/s", "type": "t", "specversion": "1.0"}, {"a": 1}),
@@ -273,7 +270,6 @@ def test_given_mode_overrides_detection() -> None:
         Event(MappingProxyType({"id": "1", "source": "/s", "type": "t", "specversion": "1.0"}), {"a": 1}),
         from_nats_message(binary_message(b'{"a":1}', datacontenttype="application/json")),
     ],
-    ids=lambda value: value if isinstance(value, str) else f"{type(value).__module__}.{type(value).__name__}",
 )
 def test_event_classes_are_accepted(event: Any, mode: str) -> None:
     """The SDK's classes, old and new, decoded events, and any object with the two methods."""
@@ -288,13 +284,13 @@ def test_events_of_version_0_3_are_rejected() -> None:
     refused(EncodeError, "unsupported-specversion", to_nats_message, event)
 
 
-@pytest.mark.parametrize("call", [to_nats_message, dedup_id])
-@pytest.mark.parametrize("event", [None, {}, {"id": "1"}, "event", object(), plain_event])
+@each("call", [to_nats_message, dedup_id])
+@each("event", [None, {}, {"id": "1"}, "event", object(), plain_event])
 def test_other_objects_are_not_events(call: Callable[..., Any], event: Any) -> None:
     refused(EncodeError, "invalid-message", call, event)
 
 
-@pytest.mark.parametrize("attributes", [None, 5, [], [("id", "1")], "id"])
+@each("attributes", [None, 5, [], [("id", "1")], "id"])
 def test_attributes_must_be_a_mapping(attributes: Any) -> None:
     for event in (Event(attributes), Event(attributes, 1)):
         refused(EncodeError, "invalid-message", dedup_id, event)
@@ -342,7 +338,7 @@ def test_additional_headers_are_copied() -> None:
 # --- Additional headers, subjects -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         {"Nats-Msg-Id": "1", "X": "ü"},
@@ -351,7 +347,6 @@ def test_additional_headers_are_copied() -> None:
         Headers([("Nats-Msg-Id", "1"), ("X", "ü")]),
         {"Nats-Msg-Id": ["1"], "X": ("ü",)},
     ],
-    ids=lambda headers: type(headers).__name__,
 )
 def test_additional_headers_follow_those_of_the_event(headers: Any) -> None:
     """Unchanged and in their order."""
@@ -360,7 +355,7 @@ def test_additional_headers_follow_those_of_the_event(headers: Any) -> None:
     assert from_nats_message(message).get_id() == "1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "headers", "code"),
     [
         ("binary", {"ce-x": "1"}, "reserved-header"),
@@ -415,7 +410,7 @@ def test_subject_and_reply_are_kept() -> None:
     assert (message.subject, message.reply) == ("", "")
 
 
-@pytest.mark.parametrize("subject", ["", "orders"])
+@each("subject", ["", "orders"])
 def test_subject_may_be_of_a_class_derived_from_str(subject: str) -> None:
     class Subject(str):
         __slots__ = ()
@@ -423,7 +418,7 @@ def test_subject_may_be_of_a_class_derived_from_str(subject: str) -> None:
     assert to_nats_message(plain_event(), Subject(subject)).subject == subject
 
 
-@pytest.mark.parametrize(
+@each(
     "subject", ["a b", "a..b", ".a", "a.", "*", "a.>", "a\tb", "a\r\nPUB b 0", "\ud800", " ", b"a", b"", 5, 0, None, []]
 )
 def test_invalid_subjects_are_rejected(subject: Any) -> None:
@@ -475,7 +470,7 @@ def test_dedup_ids_are_short_ascii_text(source: str, name: str) -> None:
     assert dedup_id(from_nats_message(message)) == word
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "name", "word"),
     [
         ("/s", "1", "/s|1"),
@@ -521,7 +516,7 @@ def test_invalid_events_have_no_dedup_id(event: Event) -> None:
     attempt(EncodeError, dedup_id, event)
 
 
-@pytest.mark.parametrize("types", [5, [("x", int)], {"x": []}, {"x": float}, {"x": "int"}])
+@each("types", [5, [("x", int)], {"x": []}, {"x": float}, {"x": "int"}])
 def test_invalid_extension_types_are_type_errors(types: Any) -> None:
     """In both modes."""
     for _ in range(50):

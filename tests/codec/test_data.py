@@ -34,6 +34,7 @@ from tests.support.strategies import (
     refused,
     text_types,
 )
+from tests.support.tables import each
 
 Pair = namedtuple("Pair", "a b")
 
@@ -112,7 +113,7 @@ def _no_constant(name: str) -> None:
     raise AssertionError(f"{name} is not JSON")
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "text"),
     [
         (None, b"null"),
@@ -196,8 +197,8 @@ def test_json_text_is_written_verbatim() -> None:
     assert from_nats_message(NatsMessage(data=structured)).get_data() == {"a": 100}
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
-@pytest.mark.parametrize("text", ["", "text", '{"a":1', "NaN", '"\ud800"', "\udcff", "[" * 129 + "]" * 129])
+@each("mode", ["binary", "structured"])
+@each("text", ["", "text", '{"a":1', "NaN", '"\ud800"', "\udcff", "[" * 129 + "]" * 129])
 def test_invalid_json_text_is_rejected(text: str, mode: Any) -> None:
     for content_type in ({"datacontenttype": "application/json"}, {}):
         event = plain_event(JsonText(text), **content_type)
@@ -231,8 +232,8 @@ CONTAINERS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(CONTAINERS)))
-@pytest.mark.parametrize(("value", "plain"), LEAVES, ids=repr)
+@each("place", range(len(CONTAINERS)))
+@each(("value", "plain"), LEAVES)
 def test_values_are_not_changed_in_any_container(value: Any, plain: Any, place: int) -> None:
     """Both ways of encoding a container are checked."""
     made, expected = CONTAINERS[place]
@@ -241,7 +242,7 @@ def test_values_are_not_changed_in_any_container(value: Any, plain: Any, place: 
     assert text == json.dumps(expected(plain), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "text"),
     [
         (float("nan"), "contains nan"),
@@ -251,7 +252,6 @@ def test_values_are_not_changed_in_any_container(value: Any, plain: Any, place: 
         (10**5000, "contains a surrogate or an integer of thousands of digits"),
         ((1, "\ud800"), "contains a surrogate or an integer of thousands of digits"),
     ],
-    ids=["NaN", "infinity", "key", "bytes", "digits", "surrogate"],
 )
 def test_errors_name_what_json_cannot_represent(value: Any, text: str) -> None:
     error = refused(EncodeError, "invalid-data", encode_json, value)
@@ -280,12 +280,11 @@ def nested(levels: int, container: Callable[[Any], Any]) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@each(
     "container",
     [lambda value: [value], lambda value: (value,), lambda value: {"a": value}],
-    ids=["list", "tuple", "dict"],
 )
-@pytest.mark.parametrize("first", [[], ()], ids=["list", "tuple"])
+@each("first", [[], ()])
 def test_data_is_nested_up_to_a_limit(container: Callable[[Any], Any], first: Any) -> None:
     """For values that msgspec encodes in one call, and for others."""
     value = [first, nested(127, container)]
@@ -360,15 +359,15 @@ def test_any_object_is_encoded_or_rejected(value: Any, content_type: str | None)
     assert type(payload) is bytes if error is None else error.code in {"invalid-data", "unsupported-charset"}
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/octet-stream"])
-@pytest.mark.parametrize("value", [{"a": 1}, [1], 1, True, None, 1.5, object()])
+@each("content_type", ["text/plain", "application/xml", "application/octet-stream"])
+@each("value", [{"a": 1}, [1], 1, True, None, 1.5, object()])
 def test_other_content_types_need_text_or_bytes(value: Any, content_type: str) -> None:
     """A dict is not sent as its repr."""
     error = refused(EncodeError, "invalid-data", encode, value, content_type)
     assert (error.attribute, error.requirement) == ("data", "JF-3.1.1-11")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "content_type", "payload"),
     [
         ("é", "text/plain; charset=iso-8859-1", b"\xe9"),
@@ -404,7 +403,7 @@ def test_items_of_tuples_are_kept() -> None:
         refused(EncodeError, "invalid-data", encode_json, (number,))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message", "requirement"),
     [
         (b"{", "the data is not valid JSON: Input data was truncated", "NB-3-05"),
@@ -412,7 +411,6 @@ def test_items_of_tuples_are_kept() -> None:
         (b"[" * 257 + b"\xff", "the data is not valid UTF-8", "RF-8259-01"),
         (b'"\xff"', "the data is not valid UTF-8", "RF-8259-01"),
     ],
-    ids=["truncated", "deep", "deep and not UTF-8", "not UTF-8"],
 )
 def test_errors_of_json_name_the_attribute(text: bytes, message: str, requirement: str | None) -> None:
     error = refused(DecodeError, "invalid-utf8" if b"\xff" in text else "invalid-json", decode_json, text)

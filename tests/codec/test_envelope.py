@@ -5,6 +5,7 @@ import pytest
 from ce_nats import DecodeError, EncodeError, ErrorCode, Timestamp
 from ce_nats.codec.envelope import Envelope, from_envelope, to_envelope
 from tests.support.strategies import plain_event
+from tests.support.tables import each
 
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
 
@@ -18,8 +19,8 @@ def test_unset_attributes_are_omitted():
     assert to_envelope(plain_event(subject=None, x="y")).attributes == plain_event(x="y").attributes
 
 
-@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
-@pytest.mark.parametrize("content_type", ["image/png", "application/json", "text/plain"])
+@each("data", [b"x", bytearray(b"x"), memoryview(b"x")])
+@each("content_type", ["image/png", "application/json", "text/plain"])
 def test_binary_data_is_bytes(data, content_type):
     found = to_envelope(plain_event(data, datacontenttype=content_type))
     assert (found.data, type(found.data)) == (b"x", bytes)
@@ -29,7 +30,7 @@ class Word(str):
     """A subclass of str."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type", "expected"),
     [
         ("é", "text/plain; charset=latin1", "é"),
@@ -73,13 +74,13 @@ def test_empty_data_is_data_if_it_is_text():
         assert decoded(data, content_type, parse_data=False) == (b"" if expected == "" else None)
 
 
-@pytest.mark.parametrize(("data", "has_data"), [(None, False), (b"", False), (b"null", True)])
+@each(("data", "has_data"), [(None, False), (b"", False), (b"null", True)])
 def test_null_is_data(data, has_data):
     event = from_envelope(Envelope({**REQUIRED, "datacontenttype": "application/json"}, data))
     assert (event.get_data(), event.has_data) == (None, has_data)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type", "code"),
     [
         ("a", "text/plain; charset=nope", ErrorCode.UNSUPPORTED_CHARSET),

@@ -14,6 +14,7 @@ from hypothesis import given
 from ce_nats import NatsMessage, Timestamp, from_nats_message
 from ce_nats.codec.event import DecodedEvent, ExtendedEvent, NotDelivered, attributes_data_and_presence
 from tests.support.strategies import binary_message, exact, plain_event, structured_message, valid_messages
+from tests.support.tables import each
 
 
 def test_event_is_a_cloudevent_of_the_sdk() -> None:
@@ -59,7 +60,7 @@ def test_missing_optional_attributes_are_none() -> None:
     assert event.extensions == {}
 
 
-@pytest.mark.parametrize("name", ["type", "data", "extensions"])
+@each("name", ["type", "data", "extensions"])
 def test_attributes_cannot_be_assigned(name: str) -> None:
     event = from_nats_message(binary_message(x="y"))
     with pytest.raises(AttributeError):
@@ -98,7 +99,7 @@ def test_copies_are_equal(message: NatsMessage) -> None:
         assert (other.has_data, other.is_json) == (event.has_data, event.is_json)
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         binary_message(b"2"),
@@ -130,7 +131,7 @@ def test_has_data_follows_from_the_data() -> None:
     assert DecodedEvent({}, None, has_data=True).has_data
 
 
-@pytest.mark.parametrize(
+@each(
     ("event", "value"),
     [
         (DecodedEvent({"datacontenttype": "application/json"}, b'{"a":1}'), {"a": 1}),
@@ -151,7 +152,7 @@ def test_data_can_be_parsed_later(event: DecodedEvent, value: object) -> None:
     assert exact(event._parsed_data()) == exact(value)
 
 
-@pytest.mark.parametrize(
+@each(
     "event",
     [DecodedEvent({"x": "y"}, b"[1]", is_json=True), DecodedEvent({}, None, has_data=True), DecodedEvent({}, 5)],
 )

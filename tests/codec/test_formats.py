@@ -39,6 +39,7 @@ from tests.support.strategies import (
     plain_event,
     refused,
 )
+from tests.support.tables import each
 
 TYPE = "application/cloudevents+msgpack"
 
@@ -122,7 +123,7 @@ def test_content_type_is_the_media_type_of_the_format() -> None:
     refused(EncodeError, "reserved-header", to_nats_message, plain_event(), mode="structured", headers={"ce-id": "1"})
 
 
-@pytest.mark.parametrize("content_type", [TYPE, "Application/CloudEvents+MsgPack", f" {TYPE} ; charset=utf-8"])
+@each("content_type", [TYPE, "Application/CloudEvents+MsgPack", f" {TYPE} ; charset=utf-8"])
 def test_messages_are_decoded_by_media_type(content_type: str) -> None:
     """In any case, with or without parameters, and with any other headers."""
     payload = encoded(plain_event("x", datacontenttype="text/plain")).data
@@ -158,7 +159,7 @@ def test_last_registered_format_is_used() -> None:
     assert find("msgpack") is second
 
 
-@pytest.mark.parametrize("essence", ["application/cloudevents-batch+msgpack", "application/cloudevents-batch+protobuf"])
+@each("essence", ["application/cloudevents-batch+msgpack", "application/cloudevents-batch+protobuf"])
 def test_batches_are_rejected(essence: str) -> None:
     """PF-5-01: the media type of a batch is not that of the format."""
     refused(DecodeError, "batch-not-supported", from_nats_message, NatsMessage("s", b"", {"Content-Type": essence}))
@@ -177,20 +178,20 @@ def test_json_is_the_default() -> None:
     assert encoded(event, "json") == encoded(event, None) == to_nats_message(event, "s", mode="structured")
 
 
-@pytest.mark.parametrize("event_format", ["json", "protobuf", "msgpack", "avro", MessagePack()])
+@each("event_format", ["json", "protobuf", "msgpack", "avro", MessagePack()])
 def test_format_in_binary_mode_is_rejected(event_format: Any) -> None:
     for mode in ({}, {"mode": "binary"}, {"mode": ContentMode.BINARY}):
         with pytest.raises(ValueError, match="format must be None in binary mode, got"):
             to_nats_message(plain_event(), format=event_format, **mode)
 
 
-@pytest.mark.parametrize("name", ["avro", "", "JSON", "application/cloudevents+msgpack", "batch"])
+@each("name", ["avro", "", "JSON", "application/cloudevents+msgpack", "batch"])
 def test_unknown_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=r"format must be .*json, msgpack, protobuf.* or a format object, got"):
         encoded(plain_event(), name)
 
 
-@pytest.mark.parametrize(
+@each(
     "media_type",
     [
         *(None, 1, "", "json", "application/json", "application/cloudevents", "application/cloudevents+"),
@@ -207,7 +208,7 @@ def test_invalid_media_types_are_rejected(media_type: Any) -> None:
             use(other)
 
 
-@pytest.mark.parametrize("nothing", [object(), 1, b"json", MessagePack.encode])
+@each("nothing", [object(), 1, b"json", MessagePack.encode])
 def test_objects_that_are_not_formats_are_rejected(nothing: Any) -> None:
     with pytest.raises(ValueError, match="the media_type of a format must be"):
         encoded(plain_event(), nothing)
@@ -216,15 +217,13 @@ def test_objects_that_are_not_formats_are_rejected(nothing: Any) -> None:
 # --- Broken formats ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", [None, "text", bytearray(b"x"), 1])
+@each("outcome", [None, "text", bytearray(b"x"), 1])
 def test_format_must_return_bytes(outcome: Any) -> None:
     with pytest.raises(TypeError, match=r"cloudevents\+broken: encode\(\) must return bytes, got"):
         encoded(plain_event(), Broken(outcome))
 
 
-@pytest.mark.parametrize(
-    "outcome", [KeyError("x"), ValueError(), RuntimeError("é\n"), RecursionError(), None, {"attributes": {}}, 1]
-)
+@each("outcome", [KeyError("x"), ValueError(), RuntimeError("é\n"), RecursionError(), None, {"attributes": {}}, 1])
 def test_exceptions_of_a_format_are_decode_errors(outcome: Any) -> None:
     """Also if it returns something other than an envelope."""
     register(Broken(outcome))
@@ -243,7 +242,7 @@ def test_decode_errors_of_a_format_are_kept() -> None:
 BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("attributes", "value", "code"),
     [
         ({"id": ""}, None, "empty-attribute"),

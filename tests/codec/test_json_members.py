@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ce_nats.codec._json_members import MAX_HEAD, are_distinct, data_text, split_event
 from tests.support.strategies import any_text, hostile_payloads, json_values
+from tests.support.tables import each
 
 scalars = st.one_of(any_text, st.none(), st.booleans(), st.integers(-(2**40), 2**40), json_values)
 names = st.one_of(st.sampled_from(["id", "source", "x", "data", "data_base64"]), st.text("abc01", min_size=1), any_text)
@@ -51,7 +52,7 @@ def test_any_bytes_are_split_or_declined(payload: bytes) -> None:
     check_split(payload)
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "expected"),
     [
         (b'{"id":"1","n":5,"b":true}', ({"id": "1", "n": 5, "b": True}, None, None)),
@@ -83,7 +84,7 @@ def test_long_events_with_binary_data_are_split() -> None:
     assert split_event(payload) == ({"id": "1", "data_base64": "A" * MAX_HEAD}, None, None)
 
 
-@pytest.mark.parametrize(
+@each(
     "payload",
     [
         b'{"id":"1","id":"1"}',
@@ -115,7 +116,7 @@ def test_other_payloads_are_declined(payload: bytes) -> None:
         split_event(payload)
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "expected"),
     [
         (b'{"id":"1","data":"a"}', True),

@@ -6,17 +6,17 @@ import encodings
 import pkgutil
 import tracemalloc
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats.codec.media_type import DataKind, MediaType, parse
 from tests.support.strategies import any_text, legal_text, media_types
+from tests.support.tables import each
 
 JSON, TEXT, BINARY = DataKind.JSON, DataKind.TEXT, DataKind.BINARY
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kind"),
     [
         ("application/json", JSON),
@@ -52,7 +52,7 @@ def test_kinds_are_named() -> None:
     assert [kind.value for kind in DataKind] == ["json", "text", "binary"]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["", "/", "a/", "/a", "json", "a b/c", "a/b c", " a/b", "a/b ", "a/b/c", "a/b\n", "a/b,c/d", "a/b c;x", "ä/b", "*"],
 )
@@ -64,7 +64,7 @@ def test_other_text_is_not_a_media_type(text: str) -> None:
         assert parse(text) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("parameters", "charset"),
     [
         ("", ""),
@@ -108,13 +108,13 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
             assert parsed.codec() is None or "".encode(parsed.codec()) is not None
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", ""])
+@each("charset", ["utf-8", "UTF8", "us-ascii", ""])
 def test_charsets_of_json(charset: str) -> None:
     """UTF-8 by all names, and its subset ASCII."""
     assert parse(f"application/json; charset={charset}").is_utf8
 
 
-@pytest.mark.parametrize("charset", ["utf-16", "iso-8859-1", "utf_8", "utf-8-sig", "x"])
+@each("charset", ["utf-16", "iso-8859-1", "utf_8", "utf-8-sig", "x"])
 def test_other_charsets_are_not_utf8(charset: str) -> None:
     found = parse(f"application/json; charset={charset}")
     assert not found.is_utf8
@@ -126,7 +126,7 @@ def test_ascii_has_not_all_text_of_utf8() -> None:
         assert parse(f"text/plain; charset={charset}").has_all_text is expected
 
 
-@pytest.mark.parametrize("name", sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)}))
+@each("name", sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)}))
 def test_codecs_of_python(name: str) -> None:
     """A codec is a charset if it encodes text as bytes; looking one up never raises."""
     codec = parse(f"text/plain; charset={name}").codec()
@@ -134,9 +134,7 @@ def test_codecs_of_python(name: str) -> None:
         assert "abc".encode(codec).decode(codec) == "abc"
 
 
-@pytest.mark.parametrize(
-    "charset", ["hex", "base64", "rot13", "zlib", "bz2", "uu", "quopri", "unicode_escape", "raw-unicode-escape"]
-)
+@each("charset", ["hex", "base64", "rot13", "zlib", "bz2", "uu", "quopri", "unicode_escape", "raw-unicode-escape"])
 def test_other_codecs_are_not_charsets(charset: str) -> None:
     """Python's codecs for other purposes, one of which decompresses."""
     assert parse(f"text/plain; charset={charset}").codec() is None
@@ -148,7 +146,7 @@ def test_unknown_charsets_have_no_codec(charset: str) -> None:
     assert MediaType("text/plain", TEXT, f"no{charset}").codec() is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("charset", "codec"),
     [
         ("iso_8859-1:1987", "iso8859-1"),
@@ -194,6 +192,6 @@ def test_unknown_charsets_are_not_kept_in_memory() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "hex", "rot13", "unicode_escape", "mbcs", "x"])
+@each("charset", ["punycode", "idna", "undefined", "hex", "rot13", "unicode_escape", "mbcs", "x"])
 def test_codecs_that_are_not_charsets_are_unknown(charset):
     assert parse(f"text/plain; charset={charset}").codec() is None

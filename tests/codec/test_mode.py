@@ -7,7 +7,6 @@ tests/test_fixtures.py runs the vectors of spec-fixtures/mode-detection.json.
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, detect_mod
 from ce_nats.codec.mode import inspect, is_cloudevents_type, scan
 from ce_nats.message import UnreadableHeaders
 from tests.support.strategies import any_text, attempt, hostile_messages, refused, valid_messages
+from tests.support.tables import each
 
 BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 
@@ -23,7 +23,7 @@ def message(headers: Any, data: Any = b"{}") -> Any:
     return SimpleNamespace(headers=headers, data=data)
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "expected", "reason"),
     [
         (None, STRUCTURED, "no header"),
@@ -56,7 +56,7 @@ def test_mode_and_reason(headers: Any, expected: ContentMode, reason: str) -> No
     assert found.has_cloudevents_header is (reason != "no header")
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "code"),
     [
         ({"Content-Type": "application/cloudevents-batch+json"}, "batch-not-supported"),
@@ -80,7 +80,7 @@ def test_invalid_content_types_are_rejected(headers: Any, code: str) -> None:
     refused(DecodeError, code, detect_mode, message(headers))
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "reason"),
     [
         (None, "empty"),
@@ -91,13 +91,13 @@ def test_invalid_content_types_are_rejected(headers: Any, code: str) -> None:
         ({"Nats-Msg-Id": "1"}, "empty"),
     ],
 )
-@pytest.mark.parametrize("data", [b"", None])
+@each("data", [b"", None])
 def test_empty_messages_are_not_events(headers: Any, data: Any, reason: str) -> None:
     """Empty payload without CloudEvents headers: the error names the kind of message."""
     assert reason in str(refused(DecodeError, "not-a-cloudevent", detect_mode, message(headers, data)))
 
 
-@pytest.mark.parametrize("call", [detect_mode, from_nats_message])
+@each("call", [detect_mode, from_nats_message])
 def test_message_with_a_status_is_a_status_message(call: Any) -> None:
     """The status is an attribute of messages that were decoded from frames, not a header."""
     for status, reason in ((503, "a status message"), (None, "an empty message")):
@@ -105,15 +105,15 @@ def test_message_with_a_status_is_a_status_message(call: Any) -> None:
         assert reason in refused(DecodeError, "not-a-cloudevent", call, one).message
 
 
-@pytest.mark.parametrize("data", [b"", b"{}"])
-@pytest.mark.parametrize("call", [detect_mode, from_nats_message])
+@each("data", [b"", b"{}"])
+@each("call", [detect_mode, from_nats_message])
 def test_unreadable_headers_raise_their_error(call: Any, data: bytes) -> None:
     error = DecodeError(ErrorCode.INVALID_HEADER_BLOCK, "a header line must have a colon")
     headers = UnreadableHeaders(error, {"ce-id": "1"})
     assert refused(DecodeError, "invalid-header-block", call, message(headers, data)) is error
 
 
-@pytest.mark.parametrize("what", [None, 5, b"", "", object(), SimpleNamespace(data=b""), SimpleNamespace(headers={})])
+@each("what", [None, 5, b"", "", object(), SimpleNamespace(data=b""), SimpleNamespace(headers={})])
 def test_message_must_have_data_and_headers(what: Any) -> None:
     refused(DecodeError, "invalid-message", detect_mode, what)
 
@@ -157,9 +157,7 @@ def test_any_message_has_a_mode_or_is_rejected(hostile: Any) -> None:
     assert (found in ContentMode) if error is None else error.code
 
 
-@pytest.mark.parametrize(
-    "value", ["application/cloudevents", "application/CLOUDEVENTS+json;x", "application/cloudevents-batch"]
-)
+@each("value", ["application/cloudevents", "application/CLOUDEVENTS+json;x", "application/cloudevents-batch"])
 def test_media_types_of_events(value: str) -> None:
     """A binary message must not have them as its Content-Type."""
     assert is_cloudevents_type(value)

@@ -24,6 +24,7 @@ from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to
 from ce_nats.codec.event import DecodedEvent, NotDelivered
 from ce_nats.codec.models import check_model
 from tests.support.strategies import binary_message, plain_event, refused, structured_message
+from tests.support.tables import each
 
 JSON = "application/json"
 
@@ -162,7 +163,7 @@ def test_structs_are_encoded_like_in_msgspec(struct: Struct) -> None:
     assert json.loads(payload) == json.loads(b'{"deep":[%b]}' % msgspec.json.encode(struct))
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         Struct(1, Decimal(1), datetime(2020, 1, 1), UUID(int=1), counts={1: float("nan")}),
@@ -175,7 +176,7 @@ def test_structs_are_encoded_like_in_msgspec(struct: Struct) -> None:
         Model,
     ],
 )
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each("mode", ["binary", "structured"])
 def test_values_outside_of_json_in_a_model_are_rejected(mode: Any, value: Any) -> None:
     assert refused(EncodeError, "invalid-data", to_nats_message, plain_event(value), mode=mode).attribute == "data"
 
@@ -191,7 +192,7 @@ def test_exceptions_of_a_model_are_encode_errors() -> None:
     refused(EncodeError, "invalid-data", to_nats_message, plain_event({"a": Failing()}))
 
 
-@pytest.mark.parametrize("mode", ["binary", "structured"])
+@each("mode", ["binary", "structured"])
 def test_models_are_json_only(mode: Any) -> None:
     event = plain_event(Checked(1), datacontenttype="text/plain")
     refused(EncodeError, "invalid-data", to_nats_message, event, mode=mode)
@@ -217,7 +218,7 @@ def events(member: bytes, data: bytes) -> list[DecodedEvent]:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "model", "value"),
     [
         (b'{"number":1,"name":"a"}', Typed, {"number": 1, "name": "a"}),
@@ -244,7 +245,7 @@ def test_same_value_in_both_modes_parsed_or_not(text: bytes, model: Any, value: 
     assert {type(one) for one in found} == {type(value)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "model", "reason"),
     [
         (b'{"number":1}', Typed, "missing required field `name`"),
@@ -278,8 +279,8 @@ def test_missing_data_is_null() -> None:
         assert from_nats_message(empty, parse_data=parse_data).data_as(int | None) is None
 
 
-@pytest.mark.parametrize("text", [b"{", b"NaN", b"[1]]", b"\xff", b'{"a":"\xff"}', b"[" * 200 + b"]" * 200])
-@pytest.mark.parametrize("model", [Any, Checked, Struct, Typed, dict[str, Any]])
+@each("text", [b"{", b"NaN", b"[1]]", b"\xff", b'{"a":"\xff"}', b"[" * 200 + b"]" * 200])
+@each("model", [Any, Checked, Struct, Typed, dict[str, Any]])
 def test_invalid_json_is_a_mismatch(text: bytes, model: Any) -> None:
     """If it was not parsed before; pydantic alone would accept NaN, for example."""
     error = refused(DecodeError, "data-mismatch", received(text, parse_data=False).data_as, model)
@@ -287,7 +288,7 @@ def test_invalid_json_is_a_mismatch(text: bytes, model: Any) -> None:
     assert error.__cause__.code in ("invalid-json", "invalid-utf8")
 
 
-@pytest.mark.parametrize("parse_data", [True, False])
+@each("parse_data", [True, False])
 def test_text_and_bytes_are_converted(parse_data: bool) -> None:
     latin = received(b"\xe9", "text/plain; charset=iso-8859-1", parse_data)
     assert latin.data_as(str) == "é"
@@ -334,18 +335,18 @@ class HoldsModel(msgspec.Struct):
     model: Model
 
 
-@pytest.mark.parametrize("model", [Unknown, HoldsUnknown, HoldsModel, 5, "Struct"])
+@each("model", [Unknown, HoldsUnknown, HoldsModel, 5, "Struct"])
 def test_unsupported_types_are_type_errors(model: Any) -> None:
     with pytest.raises(TypeError):
         received(b'{"number":{"number":1},"model":{}}').data_as(model)
 
 
-@pytest.mark.parametrize("model", [Struct, Record, Model, int, list[Struct], dict[str, Any], Struct | None, Any])
+@each("model", [Struct, Record, Model, int, list[Struct], dict[str, Any], Struct | None, Any])
 def test_supported_types_pass_the_check(model: Any) -> None:
     check_model(model)
 
 
-@pytest.mark.parametrize("model", [Unknown, int | Unknown, 5, "Struct"])
+@each("model", [Unknown, int | Unknown, 5, "Struct"])
 def test_check_rejects_unsupported_types(model: Any) -> None:
     with pytest.raises(TypeError, match="the type must be one that msgspec or pydantic can read, got "):
         check_model(model)

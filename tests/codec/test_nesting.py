@@ -4,11 +4,11 @@ import json
 from time import process_time
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ce_nats.codec._nesting import MAX_LEVELS, is_deeper
+from tests.support.tables import each
 
 MEBIBYTE = 2**20
 # Strings that could be mistaken for brackets, for the end of a string, or for an escape.
@@ -50,7 +50,7 @@ def test_depth_of_one_branch_of_a_large_value(value: Any) -> None:
             assert is_deeper(text, most)
 
 
-@pytest.mark.parametrize(
+@each(
     ("opening", "closing", "levels"),
     [(b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[ {"[": ', b"} ] ", 2), (b'["[\\"{",', b',"]"]', 1)],
 )
@@ -63,7 +63,7 @@ def test_limit_is_exact(opening: bytes, closing: bytes, levels: int) -> None:
     assert is_deeper(b'{"a":[], "b": ' + text + b"}")
 
 
-@pytest.mark.parametrize("bracket", [b"[", b"{"])
+@each("bracket", [b"[", b"{"])
 def test_text_too_short_to_close_its_brackets_is_not_deeper(bracket: bytes) -> None:
     """The parser reports that it is truncated."""
     assert is_deeper(bracket * 5, 3) is False
@@ -95,8 +95,8 @@ PIECES = {
 }
 
 
-@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-@pytest.mark.parametrize("start", [b"", b'"', b"[" * MAX_LEVELS, b'["'], ids=["", "quote", "limit", "array"])
+@each("piece", PIECES.values())
+@each("start", [b"", b'"', b"[" * MAX_LEVELS, b'["'])
 def test_time_is_linear(start: bytes, piece: bytes) -> None:
     """Ten times the size takes ten times as long, not a hundred times."""
 

@@ -7,13 +7,13 @@ tests/test_fixtures.py runs the vectors of spec-fixtures/percent-encoding.json.
 import re
 from urllib.parse import unquote
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError
 from ce_nats.codec.percent import closing_quote, decode, encode, is_encoded
 from tests.support.strategies import any_text, attempt, legal_text, refused
+from tests.support.tables import each
 
 MUST_ENCODE = {" ", '"', "%"}
 
@@ -102,7 +102,7 @@ def test_malformed_escapes_and_invalid_utf8_have_different_codes(value: str) -> 
         refused(DecodeError, "invalid-utf8", decode, value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "text"),
     [
         ("\\x41", "\\x41"),
@@ -130,7 +130,7 @@ def test_backslashes_and_characters_like_hex_digits(value: str, text: str | None
         assert decode(value) == text
 
 
-@pytest.mark.parametrize("value", ['"', '"a', 'a"b', '"a\\"', '"\\', '"a"b"', '""" ', '"%22'])
+@each("value", ['"', '"a', 'a"b', '"a\\"', '"\\', '"a"b"', '""" ', '"%22'])
 def test_unterminated_quotes_are_rejected(value: str) -> None:
     """An escaped quote does not terminate a quoted string."""
     refused(DecodeError, "unterminated-quote", decode, value)
@@ -142,7 +142,7 @@ def test_several_quoted_strings_in_a_value() -> None:
     assert decode('"%"41') == "A"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "position", "closing"),
     [
         ('"a"', 0, 2),
@@ -160,11 +160,11 @@ def test_closing_quote(text, position, closing):
     assert closing_quote(text, position) == closing
 
 
-@pytest.mark.parametrize("value", ["", "abc", "%41b", "%c3%BC", "%ff", "a+b/c?d=e"])
+@each("value", ["", "abc", "%41b", "%c3%BC", "%ff", "a+b/c?d=e"])
 def test_escapes_and_printable_characters_are_encoded(value):
     assert is_encoded(value) is True
 
 
-@pytest.mark.parametrize("value", ["a b", "ü", '"', "%", "%4", "%4g", "a\n", "\x7f", "%\u0664\u0661"])
+@each("value", ["a b", "ü", '"', "%", "%4", "%4g", "a\n", "\x7f", "%\u0664\u0661"])
 def test_other_characters_and_malformed_escapes_are_not_encoded(value):
     assert is_encoded(value) is False

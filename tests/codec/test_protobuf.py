@@ -11,7 +11,6 @@ import sys
 from datetime import datetime, timezone
 from typing import Any
 
-import pytest
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, UninterpretedOption
 from google.protobuf.struct_pb2 import Struct
@@ -44,6 +43,7 @@ from tests.support.strategies import (
     refused,
     times,
 )
+from tests.support.tables import each
 
 TYPE = "application/cloudevents+protobuf"
 DATA_TYPE = "application/protobuf"
@@ -95,7 +95,7 @@ def test_message() -> None:
     assert str(detect_mode(message)) == "structured"
 
 
-@pytest.mark.parametrize(("name", "kind"), [("dataschema", "ce_uri"), ("subject", "ce_string"), ("x", "ce_string")])
+@each(("name", "kind"), [("dataschema", "ce_uri"), ("subject", "ce_string"), ("x", "ce_string")])
 def test_type_of_text(name: str, kind: str) -> None:
     """Only dataschema is a URI by the specification."""
     assert VALUES[kind] in encode(plain_event(**{name: "a:b"})).data
@@ -229,9 +229,7 @@ def test_start_of_1970_is_a_time() -> None:
     assert encode(plain_event(time=Timestamp("1970-01-01T00:00:00Z"))).data.endswith(b"\x12\2" + VALUES["ce_timestamp"])
 
 
-@pytest.mark.parametrize(
-    ("seconds", "nanos"), [(-62_135_596_801, 0), (253_402_300_800, 0), (0, -1), (0, 10**9), (2**63 - 1, 0)]
-)
+@each(("seconds", "nanos"), [(-62_135_596_801, 0), (253_402_300_800, 0), (0, -1), (0, 10**9), (2**63 - 1, 0)])
 def test_timestamps_out_of_range_are_rejected(seconds: int, nanos: int) -> None:
     value = b"\x08" + varint(seconds) + b"\x10" + varint(nanos)
     payload = encode(plain_event()).data + _record(5, _record(1, b"a") + _record(2, _record(7, value)))
@@ -240,7 +238,7 @@ def test_timestamps_out_of_range_are_rejected(seconds: int, nanos: int) -> None:
     assert error.message.endswith(f"got {seconds} seconds and {nanos} nanoseconds")
 
 
-@pytest.mark.parametrize("offset", ["Z", "+01:00", "-01:00"])
+@each("offset", ["Z", "+01:00", "-01:00"])
 def test_more_digits_than_nanoseconds_are_rejected(offset: str) -> None:
     """Unless they are zeros."""
     for fraction, nanosecond in ((".1234567890", 123456789), (".12345678900", 123456789), (".5", 500_000_000), ("", 0)):
@@ -279,8 +277,8 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("other", VALUES)
-@pytest.mark.parametrize("one", VALUES)
+@each("other", VALUES)
+@each("one", VALUES)
 def test_two_values_of_an_attribute_are_rejected(one: str, other: str) -> None:
     """A parser of Protobuf keeps the last."""
     start = encode(plain_event()).data
@@ -289,7 +287,7 @@ def test_two_values_of_an_attribute_are_rejected(one: str, other: str) -> None:
     assert refused(DecodeError, "invalid-protobuf", decode, twice).requirement == "A-92"
 
 
-@pytest.mark.parametrize("name", REQUIRED)
+@each("name", REQUIRED)
 def test_required_attributes_are_not_in_the_map(name: str) -> None:
     payload = encode(plain_event()).data + _record(5, _record(1, name.encode()) + _record(2, VALUES["ce_string"]))
     error = refused(DecodeError, "invalid-attribute-name", decode, payload)
@@ -305,13 +303,13 @@ def varint(value: int) -> bytes:
     return bytes([*octets, value])
 
 
-@pytest.mark.parametrize("value", [-(2**31), -1, 0, 2**31 - 1])
+@each("value", [-(2**31), -1, 0, 2**31 - 1])
 def test_integers_of_32_bits_are_decoded(value: int) -> None:
     entry = _record(1, b"a") + _record(2, b"\x10" + varint(value))
     assert decode(encode(plain_event()).data + _record(5, entry)).get_attributes()["a"] == value
 
 
-@pytest.mark.parametrize("value", [-(2**31) - 1, 2**31, 2**32, 2**63, -(2**63)])
+@each("value", [-(2**31) - 1, 2**31, 2**32, 2**63, -(2**63)])
 def test_larger_integers_are_rejected(value: int) -> None:
     """A parser of Protobuf drops the upper bits."""
     start = encode(plain_event()).data
@@ -325,8 +323,8 @@ def test_larger_integers_are_rejected(value: int) -> None:
 DATA = {"binary_data": b"\x32\1x", "text_data": b"\x3a\1x", "proto_data": b"\x42\3\x12\1x"}
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize(
+@each("value", VALUES)
+@each(
     ("name", "allowed"),
     [
         ("subject", {"ce_string"}),
@@ -347,15 +345,15 @@ def test_attributes_of_another_type_are_rejected(name: str, allowed: Any, value:
         assert f"must be {' or '.join(sorted(allowed))}, got {value}" in error.message
 
 
-@pytest.mark.parametrize("other", DATA)
-@pytest.mark.parametrize("one", DATA)
+@each("other", DATA)
+@each("one", DATA)
 def test_two_data_fields_are_rejected(one: str, other: str) -> None:
     start = encode(plain_event()).data
     assert decode(start + DATA[one]).has_data
     assert refused(DecodeError, "data-conflict", decode, start + DATA[one] + DATA[other]).attribute == "data"
 
 
-@pytest.mark.parametrize(
+@each(
     ("records", "code", "message", "requirement"),
     [
         (b"\x48\1", "invalid-protobuf", "CloudEvent has no field 9 with wire type 0", "A-91"),
@@ -400,7 +398,7 @@ def test_error_names_field_and_rule(records: bytes, code: str, message: str, req
     assert error.requirement == requirement
 
 
-@pytest.mark.parametrize(("number", "name"), [(1, "id"), (2, "source"), (3, "specversion"), (4, "type")])
+@each(("number", "name"), [(1, "id"), (2, "source"), (3, "specversion"), (4, "type")])
 def test_repeated_required_attributes_are_rejected(number: int, name: str) -> None:
     payload = encode(plain_event()).data + _record(number, b"1.0")
     error = refused(DecodeError, "duplicate-attribute", decode, payload)
@@ -422,7 +420,7 @@ def test_payload_that_only_the_parser_rejects() -> None:
     assert error.requirement == "PF-4-02"
 
 
-@pytest.mark.parametrize("name", ["A", "", "data"])
+@each("name", ["A", "", "data"])
 def test_illegal_names_are_rejected_before_values(name: str) -> None:
     payload = encode(plain_event()).data + _record(5, _record(1, name.encode()) + _record(2, b""))
     assert refused(DecodeError, "invalid-attribute-name", decode, payload).attribute == name
@@ -505,7 +503,7 @@ def test_bytes_with_a_dataschema_are_a_message() -> None:
     assert (decoded.get_data(), decoded.get_data().type_url) == (b"\x08\x07", f"https://{ORDER_URL}")
 
 
-@pytest.mark.parametrize(("content_type", "schema"), [(DATA_TYPE, ...), ("image/png", "a:b"), (..., "a:b")])
+@each(("content_type", "schema"), [(DATA_TYPE, ...), ("image/png", "a:b"), (..., "a:b")])
 def test_other_bytes_are_binary_data(content_type: Any, schema: Any) -> None:
     message = encode(plain_event(b"x", datacontenttype=content_type, dataschema=schema))
     assert message.data.endswith(DATA["binary_data"])
@@ -523,7 +521,7 @@ def test_dataschema_that_is_the_type_url_gets_a_scheme() -> None:
             refused(DecodeError, "invalid-uri", decode, payload)
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "image/svg+xml"])
+@each("content_type", ["application/json", "text/plain", "image/svg+xml"])
 def test_message_under_a_text_type_is_rejected(content_type: str) -> None:
     error = refused(EncodeError, "invalid-data", encode, plain_event(ORDER, datacontenttype=content_type))
     assert (error.attribute, error.requirement) == ("data", "PF-3-01")

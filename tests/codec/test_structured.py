@@ -29,6 +29,7 @@ from tests.support.strategies import (
     refused,
     structured_message,
 )
+from tests.support.tables import each
 
 STRUCTURED = ContentMode.STRUCTURED
 START = '{"specversion":"1.0","id":"1","source":"/s","type":"t"'
@@ -81,7 +82,7 @@ def test_any_event_is_encoded_or_rejected(event: Event) -> None:
         assert from_nats_message(message, parse_data=False).get_attributes()["id"] == event.attributes["id"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("event", "members"),
     [
         (plain_event({"a": 1}), {"datacontenttype": "application/json", "data": {"a": 1}}),
@@ -107,7 +108,7 @@ def test_data_member(event: Event, members: dict[str, Any]) -> None:
     assert {"data", "data_base64"} & set(encoded) == {"data", "data_base64"} & set(members)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "content_type"),
     [
         ("\ud800", "text/plain"),
@@ -171,7 +172,7 @@ def _spelt(name: str, random: Any) -> str:
     return '"' + "".join(one if random.random() < 0.8 else f"\\u{ord(one):04x}" for one in name) + '"'
 
 
-@pytest.mark.parametrize(
+@each(
     "members",
     [
         '"id":"2"',
@@ -193,7 +194,7 @@ def test_repeated_member_is_reported_first(members: str) -> None:
     refused(DecodeError, "duplicate-attribute", decode, members)
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "data"),
     [
         ('"data":{"a":1,"a":2}', {"a": 2}),
@@ -217,7 +218,7 @@ def test_unparsed_data_is_verbatim(value: Any, is_last: bool) -> None:
     assert decode(members, parse_data=False).get_data() == text.encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "parsed", "unparsed"),
     [
         ('"data":"a","datacontenttype":"text/plain"', "a", b"a"),
@@ -245,7 +246,7 @@ def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
             assert event.has_data == (value is not None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "code"),
     [
         ('"data":1,"data_base64":"AA=="', "data-conflict"),
@@ -289,7 +290,7 @@ def test_error_of_base64_names_the_member() -> None:
     assert (error.attribute, error.message) == ("data_base64", "'data_base64' must be padded base64, got 'A'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "code"),
     [
         ("text/plain; charset=iso-8859-1", "invalid-data"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.codec.timestamp import format_datetime
 from tests.support.strategies import Moment, any_text, attempt, aware_datetimes, moments, refused, timestamp_texts
+from tests.support.tables import each
 
 UTC = timezone.utc
 
@@ -103,7 +104,7 @@ def test_astimezone(text: str, other: datetime) -> None:
     assert moved.utcoffset() == other.utcoffset()
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: Timestamp.now(UTC),
@@ -153,7 +154,7 @@ def test_one_changed_character(text: str, data: st.DataObject) -> None:
     assert at.text.startswith(f"{at.year:04}-{at.month:02}-{at.day:02}T{at.hour:02}:{at.minute:02}:")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "2016-12-31T23:59:60Z",
@@ -170,7 +171,7 @@ def test_leap_seconds(text: str) -> None:
     assert (at.second, at.microsecond) == (59, 999999)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "2016-12-31T23:58:60Z",
@@ -187,7 +188,7 @@ def test_leap_seconds_elsewhere_are_rejected(text: str) -> None:
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",
@@ -228,7 +229,7 @@ def test_other_formats_are_rejected(text: str) -> None:
     refused(EncodeError, "invalid-timestamp", Timestamp._parse, text, EncodeError)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "nanosecond"),
     [
         ("2020-01-01T00:00:00Z", 0),
@@ -254,7 +255,7 @@ def test_any_datetime_is_formatted_or_rejected(value: datetime) -> None:
         assert Timestamp(text) == value
 
 
-@pytest.mark.parametrize(
+@each(
     ("zone", "text"),
     [
         (UTC, "2020-01-02T03:04:05Z"),
@@ -263,17 +264,15 @@ def test_any_datetime_is_formatted_or_rejected(value: datetime) -> None:
         (timezone(-timedelta(hours=1, minutes=30)), "2020-01-02T03:04:05-01:30"),
         (timezone(timedelta(seconds=5)), "2020-01-02T03:04:00Z"),
     ],
-    ids=str,
 )
 def test_format_of_offsets(zone: timezone, text: str) -> None:
     """Offset 0 is ``Z`` in every class of time zone; an offset with seconds is converted to UTC."""
     assert format_datetime(datetime(2020, 1, 2, 3, 4, 5, tzinfo=zone)) == text
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "options"),
     [((), {}), (("2020-01-01T00:00:00Z", UTC), {}), (("2020-01-01T00:00:00Z",), {"tzinfo": UTC})],
-    ids=["none", "text and zone", "text and named zone"],
 )
 def test_text_must_be_the_only_argument(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
@@ -288,7 +287,7 @@ def test_naive_timestamps_can_be_printed() -> None:
     refused(EncodeError, "invalid-attribute-type", format_datetime, naive)
 
 
-@pytest.mark.parametrize(
+@each(
     ("at", "text"),
     [
         (0, "1970-01-01T00:00:00Z"),

@@ -4,14 +4,13 @@ The Correlation extension: attributes of an event that another event caused.
 
 from typing import Any
 
-import pytest
-
 from ce_nats import EncodeError
 from ce_nats.extensions.correlation import caused_by
 from tests.support.strategies import plain_event, refused
+from tests.support.tables import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("cause", "attributes"),
     [
         ({"id": "order-123", "correlationid": "txn"}, {"causationid": "order-123", "correlationid": "txn"}),
@@ -25,7 +24,7 @@ def test_causation_and_correlation_of_a_caused_event(cause: dict[str, Any], attr
     assert caused_by(plain_event(**cause)) == attributes
 
 
-@pytest.mark.parametrize(
+@each(
     ("cause", "code", "attribute"),
     [
         (plain_event(id=None), "missing-attribute", "id"),
@@ -34,7 +33,6 @@ def test_causation_and_correlation_of_a_caused_event(cause: dict[str, Any], attr
         (plain_event(correlationid=1.5), "invalid-attribute-type", "correlationid"),
         (None, "invalid-message", None),
     ],
-    ids=["None", "empty", "float", "correlationid", "no event"],
 )
 def test_cause_must_have_valid_identifiers(cause: Any, code: str, attribute: str | None) -> None:
     error = refused(EncodeError, code, caused_by, cause)

@@ -6,13 +6,13 @@ import tracemalloc
 from hashlib import sha256
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError, from_nats_message, to_nats_message
 from ce_nats.extensions.dataref import ObjectReference, object_name, object_reference
 from tests.support.strategies import legal_text, plain_event, refused
+from tests.support.tables import each
 
 BUCKETS = st.from_regex("[A-Za-z0-9_-]{1,20}", fullmatch=True)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -41,7 +41,7 @@ def test_form_of_a_reference() -> None:
     assert ObjectReference.parse("NATS-OBJ:DATA/a/b:c") == ObjectReference("DATA", "a/b:c")
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         *(
@@ -71,7 +71,6 @@ def test_form_of_a_reference() -> None:
             b"nats-obj:D/a",
         ),
     ],
-    ids=lambda value: ascii(value)[:40],
 )
 def test_other_values_are_unsupported(value: Any) -> None:
     error = refused(DecodeError, "unsupported-dataref", object_reference, plain_event(dataref=value))
@@ -83,9 +82,7 @@ def test_error_of_an_invalid_name_has_its_cause() -> None:
     assert isinstance(error.__cause__, UnicodeDecodeError)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("", "a"), ("a.b", "c"), ("a b", "c"), ("a", ""), ("a", 501 * "ü"), ("a", "b\ud800")]
-)
+@each("arguments", [("", "a"), ("a.b", "c"), ("a b", "c"), ("a", ""), ("a", 501 * "ü"), ("a", "b\ud800")])
 def test_names_of_a_reference_are_checked(arguments: tuple[str, str]) -> None:
     refused(EncodeError, "invalid-subject", ObjectReference, *arguments)
 
@@ -108,17 +105,17 @@ def test_different_events_have_different_objects(events: list[tuple[str, str, by
     assert first != second
 
 
-@pytest.mark.parametrize("name", ["report.pdf", f"{32 * 'a'}-{63 * 'b'}", f"{32 * 'A'}-{64 * 'b'}"])
+@each("name", ["report.pdf", f"{32 * 'a'}-{63 * 'b'}", f"{32 * 'A'}-{64 * 'b'}"])
 def test_other_names_have_no_digest(name: str) -> None:
     assert ObjectReference("b", name).sha256 is None
 
 
-@pytest.mark.parametrize("attributes", [{"id": ...}, {"source": ...}])
+@each("attributes", [{"id": ...}, {"source": ...}])
 def test_event_of_an_object_needs_source_and_id(attributes: dict[str, Any]) -> None:
     refused(EncodeError, "missing-attribute", object_name, plain_event(**attributes), b"")
 
 
-@pytest.mark.parametrize(("part", "byte"), [("a", "a"), ("%41", "A")])
+@each(("part", "byte"), [("a", "a"), ("%41", "A")])
 def test_names_have_at_most_1000_bytes(part: str, byte: str) -> None:
     """A longer name is rejected before it is decoded, which would need a hundred times the memory of the text."""
     assert ObjectReference.parse("nats-obj:b/" + part * 1000).name == byte * 1000

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ce_nats import CeNatsError, DecodeError, EncodeError, Timestamp, from_nats_message, to_nats_message
 from ce_nats.extensions.expiry import expiry, is_expired, time_to_live
 from tests.support.strategies import plain_event, refused
+from tests.support.tables import each
 
 NOON = datetime(2030, 6, 30, 12, tzinfo=timezone.utc)
 INSTANTS = st.datetimes(datetime(1900, 1, 1), datetime(9990, 1, 1), timezones=st.timezones())
@@ -28,7 +29,7 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize("value", ["2030-06-30T14:00:00.000+02:00", NOON, Timestamp(NOON)], ids=str)
+@each("value", ["2030-06-30T14:00:00.000+02:00", NOON, Timestamp(NOON)])
 def test_expirytime_may_be_text_or_a_datetime(value: Any) -> None:
     event = plain_event(expirytime=value)
     assert expiry(event) == NOON
@@ -42,7 +43,7 @@ def test_event_without_expirytime_does_not_expire() -> None:
     assert not is_expired(event)
 
 
-@pytest.mark.parametrize("value", INVALID, ids=repr)
+@each("value", INVALID)
 def test_value_that_is_not_a_timestamp_is_an_error(value: Any) -> None:
     """The error of a sender is an EncodeError, that of a receiver a DecodeError."""
     event = plain_event(expirytime=value)
@@ -61,13 +62,13 @@ def test_argument_must_be_an_event() -> None:
     refused(EncodeError, "invalid-message", time_to_live, {"expirytime": "2030-06-30T12:00:00Z"})
 
 
-@pytest.mark.parametrize("function", [is_expired, time_to_live])
+@each("function", [is_expired, time_to_live])
 def test_now_must_have_a_time_zone(function: Any) -> None:
     with pytest.raises(ValueError, match="now must be timezone-aware"):
         function(plain_event(expirytime=NOON), datetime(2030, 1, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("expirytime", "ttl"),
     [
         ("2030-06-30T12:00:01Z", "1s"),
@@ -85,9 +86,7 @@ def test_time_to_live_is_in_whole_seconds_rounded_up(expirytime: str, ttl: str) 
     assert time_to_live(plain_event(expirytime=expirytime), NOON) == ttl
 
 
-@pytest.mark.parametrize(
-    "expirytime", ["2030-06-30T12:00:00Z", "2030-06-30T11:59:59.999999999Z", "0001-01-01T00:00:00+23:59"]
-)
+@each("expirytime", ["2030-06-30T12:00:00Z", "2030-06-30T11:59:59.999999999Z", "0001-01-01T00:00:00+23:59"])
 def test_expired_event_has_no_time_to_live(expirytime: str) -> None:
     """The specification: an event is expired at its expirytime."""
     event = plain_event(expirytime=expirytime)

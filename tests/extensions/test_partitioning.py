@@ -14,6 +14,7 @@ from ce_nats.subjects import partition
 from ce_nats.testing import FakeDelivery
 from tests.support.broker import server
 from tests.support.strategies import plain_event, refused
+from tests.support.tables import each
 
 __all__ = ["server"]
 
@@ -28,7 +29,7 @@ def test_key_is_the_partitionkey():
     assert partition_key(plain_event(partitionkey="customer 7")) == "customer 7"
 
 
-@pytest.mark.parametrize(
+@each(
     ("attributes", "key"),
     [({}, "/s"), ({"subject": "x"}, "/s x"), ({"subject": ""}, "/s "), ({"partitionkey": "", "subject": "x"}, "/s x")],
 )
@@ -47,7 +48,7 @@ def test_key_of_an_event_with_a_field_named_event_is_its_own():
     assert partition_key(event) == "7"
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "code", "attribute"),
     [
         (plain_event(source=None), "missing-attribute", "source"),
@@ -58,7 +59,6 @@ def test_key_of_an_event_with_a_field_named_event_is_its_own():
         (None, "invalid-message", None),
         (SimpleNamespace(event=None), "invalid-message", None),
     ],
-    ids=["no-source", "empty-source", "partitionkey", "source", "subject", "None", "no-event"],
 )
 def test_objects_without_a_key_are_errors(value, code, attribute):
     assert refused(EncodeError, code, partition_key, value).attribute == attribute

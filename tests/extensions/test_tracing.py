@@ -13,6 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 from ce_nats import EncodeError
 from ce_nats.extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers
 from tests.support.strategies import plain_event
+from tests.support.tables import each
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b9c7c989f97918e1"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -27,15 +28,13 @@ def test_fields_of_a_trace_context() -> None:
     assert TraceContext(PARENT).fields() == {"traceparent": PARENT}
 
 
-@pytest.mark.parametrize(
-    ("flags", "is_sampled"), [("00", False), ("01", True), ("fe", False), ("0f", True), ("10", False)]
-)
+@each(("flags", "is_sampled"), [("00", False), ("01", True), ("fe", False), ("0f", True), ("10", False)])
 def test_sampled_is_the_lowest_bit_of_the_flags(flags: str, is_sampled: bool) -> None:
     """W3C Trace Context 3.2.2.5: other flags may have a meaning later."""
     assert TraceContext(f"00-{TRACE}-{SPAN}-{flags}").is_sampled is is_sampled
 
 
-@pytest.mark.parametrize(
+@each(
     "traceparent",
     [
         *("", "00", PARENT.upper(), PARENT[:-1], PARENT + "0", PARENT + "-x", PARENT + "\n", f" {PARENT}"),
@@ -56,7 +55,7 @@ def test_later_versions_may_have_more_fields() -> None:
     assert (context.trace_id, context.span_id, context.is_sampled) == (TRACE, SPAN, True)
 
 
-@pytest.mark.parametrize(
+@each(
     "tracestate",
     [
         *("a", "a=", "=b", "A=b", "a=b,a=c", "a=b=c", "a=\u00e9", "a@b@c=d", "a" * 257 + "=b", "a=" + "b" * 257),
@@ -72,7 +71,7 @@ def test_invalid_tracestates(tracestate: Any) -> None:
     assert trace_of_event(event) == TraceContext(PARENT)
 
 
-@pytest.mark.parametrize(
+@each(
     "tracestate",
     [
         *("", "a=b", "a=b , ,\tc=d", "1a@b=x y", "a=" + "b" * 256, "a_-*/0=!"),
@@ -84,7 +83,7 @@ def test_valid_tracestates(tracestate: str) -> None:
     assert trace_of_event(plain_event(traceparent=PARENT, tracestate=tracestate)) == TraceContext(PARENT, tracestate)
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "context"),
     [
         (None, None),

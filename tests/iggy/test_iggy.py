@@ -18,6 +18,7 @@ from ce_nats import ContentMode, DecodeError, EncodeError, from_nats_message, ig
 from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.iggy import HeaderKind, HeaderValue, IggyMessage, Layout
 from tests.support.strategies import Event, attempt, events, expected_attributes, extension_types, plain_event, refused
+from tests.support.tables import each
 
 INTEGERS = [kind for kind in HeaderKind if "int" in kind.label]
 
@@ -72,7 +73,7 @@ def test_any_bytes_are_a_value_or_rejected(kind: HeaderKind, octets: bytes) -> N
         assert again == value or math.isnan(value.python)
 
 
-@pytest.mark.parametrize("bits", [0x7FC00001, 0xFF800001, 0x7FFFFFFF])
+@each("bits", [0x7FC00001, 0xFF800001, 0x7FFFFFFF])
 def test_bits_of_a_nan_are_kept(bits: int) -> None:
     value = HeaderValue(HeaderKind.FLOAT32, struct.pack("<I", bits))
     assert math.isnan(value.python)
@@ -85,7 +86,7 @@ def test_equality_compares_kind_and_bytes() -> None:
     assert HeaderValue.of(HeaderKind.INT8, 1) != HeaderValue.of(HeaderKind.UINT8, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value"),
     [
         (HeaderKind.RAW, "text"),
@@ -106,7 +107,7 @@ def test_values_of_another_type_are_rejected(kind: HeaderKind, value: Any) -> No
     refused(EncodeError, "invalid-header-value", HeaderValue.of, kind, value)
 
 
-@pytest.mark.parametrize(("kind", "largest"), [(HeaderKind.FLOAT32, 2**24), (HeaderKind.FLOAT64, -(2**53))])
+@each(("kind", "largest"), [(HeaderKind.FLOAT32, 2**24), (HeaderKind.FLOAT64, -(2**53))])
 def test_integers_are_accepted_for_floats(kind: HeaderKind, largest: int) -> None:
     """If the float is the same number."""
     for number in (0, 1, largest, 2**100):
@@ -125,7 +126,7 @@ def test_repr_can_be_evaluated(value: HeaderValue) -> None:
     assert repr(HeaderValue.of(HeaderKind.INT32, -7)) == "HeaderValue.of(HeaderKind.INT32, -7)"
 
 
-@pytest.mark.parametrize("kind", [0, 16, "string", None, 2.5])
+@each("kind", [0, 16, "string", None, 2.5])
 def test_unknown_kinds_are_rejected(kind: Any) -> None:
     refused(EncodeError, "unknown-header-kind", HeaderValue, kind, b"x")
     refused(EncodeError, "unknown-header-kind", HeaderValue.of, kind, b"x")
@@ -206,30 +207,30 @@ def test_errors_name_the_key() -> None:
     assert (error.header, error.requirement) == ("trace", "IG-03")
 
 
-@pytest.mark.parametrize("headers", [None, [], [("k", "v")], "k", 5])
+@each("headers", [None, [], [("k", "v")], "k", 5])
 def test_headers_must_be_a_mapping(headers: Any) -> None:
     refused(EncodeError, "invalid-header-block", iggy.encode_headers, headers)
 
 
-@pytest.mark.parametrize("key", [b"k", 5, None, ("k",)])
+@each("key", [b"k", 5, None, ("k",)])
 def test_keys_must_be_strings_or_values(key: Any) -> None:
     value = HeaderValue.of(HeaderKind.BOOL, True)
     refused(EncodeError, "invalid-header-name", iggy.encode_headers, {key: value}, layout=Layout.TYPED_KEYS)
 
 
-@pytest.mark.parametrize("value", [b"v", "v", None, True])
+@each("value", [b"v", "v", None, True])
 def test_values_must_have_a_kind(value: Any) -> None:
     """A kind is never guessed."""
     refused(EncodeError, "invalid-header-value", iggy.encode_headers, {"k": value})
 
 
-@pytest.mark.parametrize("what", ["text", None, 5, ["k"]])
+@each("what", ["text", None, 5, ["k"]])
 def test_encoded_headers_must_be_bytes(what: Any) -> None:
     refused(DecodeError, "invalid-message", iggy.decode_headers, what)
     refused(DecodeError, "invalid-message", iggy.decode_messages, what)
 
 
-@pytest.mark.parametrize("kind", HeaderKind)
+@each("kind", HeaderKind)
 def test_empty_typed_key_is_not_taken_for_the_other_layout(kind: HeaderKind) -> None:
     block = bytes([kind]) + bytes(4) + b"\2\1\0\0\0v"
     error = refused(DecodeError, "invalid-header-name", iggy.decode_headers, block, layout=Layout.TYPED_KEYS)
@@ -324,7 +325,7 @@ def test_any_text_is_a_message_or_rejected(text: bytes | str) -> None:
     attempt(DecodeError, iggy.decode_json, text)
 
 
-@pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
+@each("depth", [2, 500, 1000, 5000])
 def test_deep_json(depth: int) -> None:
     """The limit of nesting in ignored members does not depend on the interpreter."""
     text = '{"id":1,"payload":"","unknown":' + "[" * depth + "]" * depth + "}"
@@ -336,7 +337,7 @@ def test_deep_json(depth: int) -> None:
             assert error.message == "the message is not JSON: it is nested more than 128 levels deep"
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"id":' + b"9" * 5000 + b',"payload":""}'], ids=["deep", "digits"])
+@each("text", [b"[" * 100_000, b'{"id":' + b"9" * 5000 + b',"payload":""}'])
 def test_other_json_is_rejected(text: bytes) -> None:
     refused(DecodeError, "invalid-json", iggy.decode_json, text)
 
@@ -347,7 +348,7 @@ def test_keys_of_other_kinds_are_rejected_in_string_keys_json() -> None:
     refused(EncodeError, "invalid-header-name", iggy.encode_message, message)
 
 
-@pytest.mark.parametrize("number", [-1, 2**128, 1.5, "1", None, True])
+@each("number", [-1, 2**128, 1.5, "1", None, True])
 def test_ids_must_be_numbers(number: Any) -> None:
     refused(EncodeError, "invalid-frame", iggy.encode_message, IggyMessage(b"x", id=number))
     refused(EncodeError, "invalid-frame", iggy.encode_json, IggyMessage(b"x", id=number))
@@ -431,10 +432,9 @@ def test_key_of_kind_string_equals_its_text() -> None:
     refused(DecodeError, "duplicate-header", iggy.from_iggy_message, twice)
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [None, b"x", IggyMessage(b"x", None), IggyMessage(b"x", {"ce-id": "1"}), IggyMessage(b"x", [])],
-    ids=["nothing", "bytes", "no headers", "plain headers", "a list"],
 )
 def test_other_objects_are_not_messages(message: Any) -> None:
     refused(DecodeError, "invalid-message", iggy.from_iggy_message, message)

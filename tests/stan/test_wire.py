@@ -19,6 +19,7 @@ from ce_nats import DecodeError, EncodeError, ErrorCode
 from ce_nats.stan import wire as stan
 from ce_nats.stan.wire import MESSAGES, Ack, MsgProto, PubAck, PubMsg, StartPosition, SubscriptionRequest
 from tests.support.strategies import attempt, refused
+from tests.support.tables import each
 
 VALUES = {
     "string": st.text(st.characters(exclude_categories=["Cs"])),
@@ -90,7 +91,7 @@ def test_values_of_any_type_are_encoded_unchanged_or_rejected(name, data):
         assert kind.decode(octets) == message
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "code"),
     [
         (Ack("a", True), "invalid-message"),
@@ -113,12 +114,12 @@ def test_values_of_other_types_are_rejected(message, code):
     assert error.requirement.startswith("ST-PB-")
 
 
-@pytest.mark.parametrize("data", [None, "text", 5, [1, 2], object()])
+@each("data", [None, "text", 5, [1, 2], object()])
 def test_data_that_is_not_bytes_is_rejected(data):
     refused(DecodeError, "invalid-message", PubAck.decode, data)
 
 
-@pytest.mark.parametrize("shape", [bytes, bytearray, memoryview])
+@each("shape", [bytes, bytearray, memoryview])
 def test_bytes_like_objects_are_decoded(shape):
     assert MsgProto.decode(shape(WHOLE.encode())) == WHOLE
 

@@ -1,8 +1,7 @@
 """How many items are read ahead."""
 
-import pytest
-
 from ce_nats.sync._read_ahead import ReadAhead
+from tests.support.tables import each
 
 
 def limits(most, steps):
@@ -14,7 +13,7 @@ def limits(most, steps):
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("most", "steps", "expected"),
     [
         (64, [(1, 1e-5)] * 8, [2, 4, 8, 16, 32, 64, 64, 64]),

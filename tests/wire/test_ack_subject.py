@@ -4,11 +4,12 @@ import pytest
 
 from ce_nats import DecodeError
 from ce_nats.wire._ack_subject import AckSubject, ack_subject, parse_ack_subject
+from tests.support.tables import each
 
 KNOWN = AckSubject("ORDERS", "billing", 2, 7, 9, 1700000000123456789, 5)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     [
         "$JS.ACK.ORDERS.billing.2.7.9.1700000000123456789.5",
@@ -25,7 +26,7 @@ def test_encoding():
     assert parse_ack_subject(ack_subject(KNOWN)) == KNOWN
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     [
         "",

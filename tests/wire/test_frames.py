@@ -1,16 +1,15 @@
 """Publish frames of several messages in one buffer."""
 
-import pytest
-
 from ce_nats import NatsMessage
 from ce_nats.wire._frames import frames_of
 from ce_nats.wire.nats import write_publish
+from tests.support.tables import each
 
 BLOCK = b"NATS/1.0\r\na: b\r\n\r\n"
 MESSAGES = [(NatsMessage("a", b"12345"), b""), (NatsMessage("ab", b"1"), BLOCK), (NatsMessage("é", b""), BLOCK)]
 
 
-@pytest.mark.parametrize("prefix", ["", "_INBOX.x."])
+@each("prefix", ["", "_INBOX.x."])
 def test_frames_are_those_of_single_messages(prefix):
     frames = frames_of(MESSAGES, 9, prefix)
     for index, (message, block) in enumerate(MESSAGES):

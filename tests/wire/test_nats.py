@@ -43,6 +43,7 @@ from ce_nats.wire.nats import (
     write_publish,
 )
 from tests.support.strategies import attempt
+from tests.support.tables import each
 
 X = Headers([("Header", "X")])
 XYZ = Headers([("Header1", "X"), ("Header1", "Y"), ("Header2", "Z")])
@@ -183,17 +184,17 @@ def refused(fault, code, call, *args, **options):
 # --- Decoding frames ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+@each(("wire", "frame"), FRAMES)
 def test_whole_frames(wire, frame):
     assert decode_frames(wire) == [frame]
 
 
-@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+@each(("wire", "frame"), FRAMES)
 def test_byte_by_byte(wire, frame):
     assert drain(wire, pieces=1) == ([frame], None)
 
 
-@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+@each(("wire", "frame"), FRAMES)
 def test_frames_split_at_each_byte(wire, frame):
     for cut in range(1, len(wire)):
         refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire[:cut])
@@ -204,7 +205,7 @@ def test_frames_split_at_each_byte(wire, frame):
         reader.close()
 
 
-@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+@each(("wire", "frame"), FRAMES)
 def test_trailing_bytes_are_kept_for_the_next_frame(wire, frame):
     refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire + b"PI")
     reader = FrameReader()
@@ -225,7 +226,7 @@ def test_empty_input_has_no_frames():
     assert FrameReader().feed(b"") == []
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@each("kind", [bytes, bytearray, memoryview])
 def test_bytes_like_input_is_accepted(kind):
     assert decode_frames(kind(b"PING\r\n")) == [Frame("PING")]
     assert decode_header_block(kind(X_BLOCK)) == HeaderBlock(X)
@@ -239,7 +240,7 @@ def test_frame_does_not_share_the_buffer():
     assert frame == MESSAGES[0][1]
 
 
-@pytest.mark.parametrize(
+@each(
     "wire",
     [
         # Sizes are one to nine digits of ASCII.
@@ -306,14 +307,13 @@ def test_frame_does_not_share_the_buffer():
         b"PUB a 1\r\nx\r\r\n",
         b"HPUB a 12 12\r\nNATS/1.0\r\n\r\nPING\r\n",
     ],
-    ids=lambda wire: repr(wire[:40]),
 )
 def test_invalid_frames_are_rejected(wire):
     refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire)
     assert drain(wire, pieces=1) == ([], ErrorCode.INVALID_FRAME)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wire", "message"),
     [
         (b"PUB a\r\n", "PUB must have 2 or 3 arguments, got 1: 'a'"),
@@ -325,7 +325,7 @@ def test_error_has_the_number_of_arguments(wire, message):
     assert refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire).message == message
 
 
-@pytest.mark.parametrize(
+@each(
     ("wire", "code"),
     [
         (b"PUB \xff 1\r\nx\r\n", ErrorCode.INVALID_UTF8),
@@ -403,7 +403,7 @@ def test_truncated_frame_error_has_the_number_of_missing_bytes():
 # --- Encoding frames ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wire", "frame"), MESSAGES, ids=wire_id)
+@each(("wire", "frame"), MESSAGES)
 def test_frames_are_encoded_as_in_the_documents(wire, frame):
     reply = frame.reply or ""
     if frame.op == "HPUB":
@@ -417,14 +417,12 @@ def test_lengths_count_bytes():
     assert encode_hpub("a", "é".encode(), {"k": "é€😀"}).startswith(b"HPUB a 26 28\r\n")
 
 
-@pytest.mark.parametrize(
-    "payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff"), memoryview(b"\xff\x00")[::-1]]
-)
+@each("payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff"), memoryview(b"\xff\x00")[::-1]])
 def test_payload_can_be_bytes_like(payload):
     assert decode_frames(encode_hpub("a", payload, None))[0].payload == b"\x00\xff"
 
 
-@pytest.mark.parametrize("payload", ["text", None, 5, [1, 2], {"a": 1}, object()])
+@each("payload", ["text", None, 5, [1, 2], {"a": 1}, object()])
 def test_other_payloads_are_rejected(payload):
     for call, args in ((encode_hpub, ("a",)), (encode_hmsg, ("a", "1"))):
         error = refused(EncodeError, ErrorCode.INVALID_MESSAGE, call, *args, payload, None)
@@ -439,7 +437,7 @@ def test_released_memoryview_is_rejected():
     refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, view)
 
 
-@pytest.mark.parametrize(
+@each(
     "subject",
     ["", "a b", "a\tb", "a\r\nPING", "a\0", ".", "a.", ".a", "a..b", "*", "a.*", "a.>", "\ud800", None, 5, b"a"],
 )
@@ -450,9 +448,7 @@ def test_invalid_subjects_are_rejected(subject):
         refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hpub, "a", b"", None, reply=subject)
 
 
-@pytest.mark.parametrize(
-    ("sid", "field"), [("1", b"1"), (1, b"1"), (2**64 - 1, b"18446744073709551615"), ("aZ09", b"aZ09")]
-)
+@each(("sid", "field"), [("1", b"1"), (1, b"1"), (2**64 - 1, b"18446744073709551615"), ("aZ09", b"aZ09")])
 def test_subscription_ids(sid, field):
     assert encode_hmsg("a", sid, b"", None).startswith(b"HMSG a " + field + b" 12 12\r\n")
 
@@ -497,7 +493,7 @@ def test_one_line_per_value_in_order():
     assert decode_header_block(encode_header_block(headers)).headers == headers
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         {"a": "1", "b": "2"},
@@ -508,13 +504,12 @@ def test_one_line_per_value_in_order():
         (pair for pair in (("a", "1"), ("b", "2"))),
         Headers({"a": "1", "b": "2"}),
     ],
-    ids=lambda headers: type(headers).__name__,
 )
 def test_headers_in_every_form(headers):
     assert encode_header_block(headers) == b"NATS/1.0\r\na: 1\r\nb: 2\r\n\r\n"
 
 
-@pytest.mark.parametrize("headers", [None, {}, [], (), Headers()])
+@each("headers", [None, {}, [], (), Headers()])
 def test_no_headers(headers):
     assert encode_header_block(headers) == b"NATS/1.0\r\n\r\n"
     assert decode_header_block(b"NATS/1.0\r\n\r\n") == HeaderBlock(Headers(), None)
@@ -528,7 +523,7 @@ def test_mail_headers_are_encoded_with_their_bytes():
     refused(EncodeError, ErrorCode.INVALID_UTF8, encode_header_block, dict(broken.items()))
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "code"),
     [
         ({"": "x"}, ErrorCode.INVALID_HEADER_NAME),
@@ -570,7 +565,7 @@ def test_error_names_the_invalid_header():
     assert refused(DecodeError, ErrorCode.INVALID_UTF8, decode_header_block, block).header == "b"
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "pair"),
     [
         (b"a:b", ("a", "b")),
@@ -590,7 +585,7 @@ def test_header_lines(line, pair):
     assert decode_header_block(b"NATS/1.0\r\n" + line + b"\r\n\r\n").headers.items() == [pair]
 
 
-@pytest.mark.parametrize(
+@each(
     ("first", "status"),
     [
         (b"NATS/1.0 503", Status(503, "")),
@@ -606,7 +601,7 @@ def test_status_lines(first, status):
     assert decode_header_block(first + b"\r\nA: b\r\n\r\n") == HeaderBlock(Headers({"A": "b"}), status)
 
 
-@pytest.mark.parametrize(
+@each(
     "first",
     [
         b"",
@@ -644,7 +639,7 @@ def test_invalid_version_lines_are_rejected(first):
     refused(DecodeError, ErrorCode.INVALID_HEADER_VERSION, decode_header_block, first + b"\r\nA: b\r\n\r\n")
 
 
-@pytest.mark.parametrize(
+@each(
     ("block", "code"),
     [
         # Structure
@@ -692,7 +687,7 @@ def test_invalid_blocks_are_rejected(block, code):
     refused(DecodeError, code, decode_header_block, block)
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "message", "header", "requirement"),
     [
         (b" 503 \xff", r"the status description b'\xff' is not valid UTF-8", None, "H4-ENC-01"),
@@ -710,7 +705,7 @@ def test_error_of_a_block_names_line_header_and_rule(lines, message, header, req
     assert (caught.value.header, caught.value.requirement) == (header, requirement)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wire", "message", "requirement"),
     [
         (b"PUB \xff 1\r\n", r"the control line of PUB b'\\xff 1' is not valid UTF-8", "H4-ENC-01"),
@@ -729,7 +724,7 @@ def test_error_of_a_frame_names_operation_and_rule(wire, message, requirement):
     assert (caught.value.header, caught.value.requirement) == (None, requirement)
 
 
-@pytest.mark.parametrize("junk", ["NATS/1.0\r\n\r\n", None, 5, [1], object()])
+@each("junk", ["NATS/1.0\r\n\r\n", None, 5, [1], object()])
 def test_block_must_be_bytes(junk):
     for call, what in ((decode_header_block, "a header block"), (decode_frames, "a piece of a stream")):
         error = refused(DecodeError, ErrorCode.INVALID_MESSAGE, call, junk)
@@ -958,7 +953,7 @@ def test_many_frames_at_once_are_linear():
     assert len(frames) == 100_000
 
 
-@pytest.mark.parametrize(
+@each(
     "block",
     [
         b"NATS/1.0\r\n" + b"a:\r\n" * 500_000 + b"\r\n",
@@ -973,13 +968,12 @@ def test_many_frames_at_once_are_linear():
         b"NATS/1.0 " + b"5" * 4_000_000 + b"\r\n\r\n",
         b"\xff" * 4_000_000 + b"\r\n\r\n",
     ],
-    ids=lambda block: repr(block[:20]),
 )
 def test_large_blocks_are_linear(block):
     assert seconds(decode_header_block, block) < 10
 
 
-@pytest.mark.parametrize("field", [b"9" * 10_000_000, b" " * 10_000_000, b"a" * 10_000_000 + b" 1"])
+@each("field", [b"9" * 10_000_000, b" " * 10_000_000, b"a" * 10_000_000 + b" 1"])
 def test_large_control_lines_are_rejected_early(field):
     for rest in (b"", b"\r\n"):
         refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"PUB a " + field + rest)

@@ -4,6 +4,7 @@ import pytest
 
 from ce_nats.aio import Batch, BatchError
 from tests.support.consuming import after, consume, number_of, publish
+from tests.support.tables import each
 
 __all__ = ["consume", "publish"]
 
@@ -77,7 +78,7 @@ async def test_delay_is_checked(handled_in):
     await handled_in(mark)
 
 
-@pytest.mark.parametrize("errors", [None, [ValueError()], {"0": ValueError()}, {0: "error"}, {True: ValueError()}])
+@each("errors", [None, [ValueError()], {"0": ValueError()}, {0: "error"}, {True: ValueError()}])
 def test_error_of_another_type(errors):
     with pytest.raises(TypeError, match="errors must be a mapping of indexes to exceptions"):
         BatchError(errors)

@@ -29,6 +29,7 @@ from ce_nats.redelivery import BLOCK_HEADER, DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from tests.support.reading import publish_all
+from tests.support.tables import each
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
@@ -388,7 +389,7 @@ def test_dead_letters_have_at_most_the_size_that_the_server_allows():
         _check_size(b"x" * (MAX_HEADER_BYTES + 1), b"", 2 * MAX_HEADER_BYTES)
 
 
-@pytest.mark.parametrize(
+@each(
     ("block", "headers"),
     [
         (b"", []),
@@ -410,14 +411,13 @@ def test_kept_headers_have_name_and_value_of_the_original():
     assert _kept_line(b"Nats-TTL") == b"Nats-TTL\r\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "block"),
     [
         (None, b"NATS/1.0\r\n\r\n"),
         ({"a": "1", "b": "2"}, b"NATS/1.0\r\na: 1\r\nb: 2\r\n\r\n"),
         ({"a": "\u20ac\udcff"}, b"NATS/1.0\r\na: \xe2\x82\xac?\r\n\r\n"),
     ],
-    ids=["none", "two", "not UTF-8"],
 )
 def test_header_block_of_a_delivered_message(headers, block):
     assert _delivered_block(Msg(None, "orders", headers=headers)) == block

@@ -1,12 +1,11 @@
 """A message that was delivered, and its place."""
 
-import pytest
-
 from ce_nats.aio.consumer._entry import Entry, Place
 from ce_nats.wire._ack_subject import AckSubject
+from tests.support.tables import each
 
 
-@pytest.mark.parametrize("place", Place)
+@each("place", Place)
 def test_message_is_settled_before_the_server_knows(place):
     entry = Entry(1, 1, (b"a", b"", b"", None))
     entry.place = place
@@ -14,7 +13,7 @@ def test_message_is_settled_before_the_server_knows(place):
     assert repr(entry) == f"Entry(1, deliveries=1, {place.value})"
 
 
-@pytest.mark.parametrize("domain", [b"", b"hub.ABCDEF."])
+@each("domain", [b"", b"hub.ABCDEF."])
 def test_origin_is_that_of_the_last_delivery(domain):
     reply = b"$JS.ACK.%sS.c.%d.7.%d.1000.3" + (b".token" if domain else b"")
     entry = Entry(7, 1, (b"a", reply % (domain, 1, 20), b"", None))

@@ -20,6 +20,7 @@ from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.crashing import MAX_DELIVERIES
 from tests.support.reading import fetch
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[3]
 SERVICE = ROOT / "tests" / "support" / "crashing.py"
@@ -130,7 +131,7 @@ def test_messages_are_fetched_one_by_one_at_first_and_after_suspects(counts):
         assert isolation.is_one_by_one(1.0) == (max(counts[: index + 1]) > 5)
 
 
-@pytest.mark.parametrize(("ack_wait", "seconds"), [(0.0, 1), (80.0, 101)])
+@each(("ack_wait", "seconds"), [(0.0, 1), (80.0, 101)])
 def test_messages_are_fetched_one_by_one_until_those_of_an_earlier_process_were_redelivered(ack_wait, seconds):
     """Which takes longer than ack_wait."""
     isolation = Isolation(5, ack_wait, 10.0, is_expected=True)
@@ -185,7 +186,7 @@ async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subj
             await delivery.ack()
 
 
-@pytest.mark.parametrize(("ack_wait", "seconds"), [(5.0, 5), (30.5, 30)])
+@each(("ack_wait", "seconds"), [(5.0, 5), (30.5, 30)])
 def test_time_that_a_suspect_is_handled_alone_is_limited(ack_wait, seconds):
     isolation, suspect = Isolation(5, ack_wait, 0.0, is_expected=False), Entry(1, 6, (b"a", b"b", b"", None))
     isolation.take(suspect, 10.0, 0)

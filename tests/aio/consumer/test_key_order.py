@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ce_nats.aio._jetstream_api import Progress
 from ce_nats.aio.consumer._key_order import Continuity, KeyOrder, OtherClients
+from tests.support.tables import each
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), unique_by=lambda pair: pair[0]), st.randoms())
@@ -55,7 +56,7 @@ def test_key_that_is_not_hashable_is_an_error_without_an_effect():
     assert order.add(1, "a")
 
 
-@pytest.mark.parametrize(
+@each(
     ("progress", "in_flight", "missing"),
     [
         (Progress(0, 0, 0, 0), [], 0),
@@ -276,7 +277,7 @@ OrderPerKey.TestCase.settings = settings(stateful_step_count=50)
 TestOrderPerKey = OrderPerKey.TestCase
 
 
-@pytest.mark.parametrize(
+@each(
     ("requests", "states"),
     [
         ([(0, 0), (1, 1), (2, 0)], "alone alone alone"),

@@ -1,10 +1,9 @@
 """How many messages are fetched while some are missing, and which are remembered."""
 
-import pytest
-
 from ce_nats.aio._jetstream_api import Progress
 from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._keys import Keys
+from tests.support.tables import each
 
 MOST_REMEMBERED = 16_384
 
@@ -41,7 +40,7 @@ def test_inbox_is_sorted_when_no_message_is_missing():
     assert not keys.is_complete
 
 
-@pytest.mark.parametrize(("timestamp", "is_known"), [(1, True), (2, False)])
+@each(("timestamp", "is_known"), [(1, True), (2, False)])
 def test_settled_message_is_remembered_by_sequence_and_time(timestamp, is_known):
     keys = Keys(0.2)
     keys.remember(entry_of(1))

@@ -1,6 +1,5 @@
 """Where messages are: single steps as tables, and a model of server and clients, with crashes and lost connections."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,6 +10,7 @@ from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.aio.consumer._keys import Keys
 from ce_nats.aio.consumer._ledger import Ledger
 from ce_nats.wire._ack_subject import AckSubject, ack_subject
+from tests.support.tables import each
 
 LIMIT = 5
 PREFETCH = 8
@@ -45,19 +45,19 @@ def test_messages_are_taken_in_the_order_of_arrival():
     assert (ledger.waiting, ledger.taken) == (0, 3)
 
 
-@pytest.mark.parametrize(("waiting", "slots"), [(0, 8), (1, 7), (4, 4), (5, 0), (8, 0)], ids=lambda number: str(number))
+@each(("waiting", "slots"), [(0, 8), (1, 7), (4, 4), (5, 0), (8, 0)])
 def test_messages_are_fetched_when_half_of_them_are_left(waiting, slots):
     assert ledger_of(*range(1, waiting + 1)).free_slots(1.0) == (slots if waiting else 1)  # the first one alone
 
 
-@pytest.mark.parametrize(("ahead", "slots"), [(0, 6), (1, 5), (2, 4), (3, 0)])
+@each(("ahead", "slots"), [(0, 6), (1, 5), (2, 4), (3, 0)])
 def test_taken_messages_that_wait_for_a_handler_count_as_waiting(ahead, slots):
     ledger = ledger_of(1, 2)
     ledger.ahead = lambda: ahead
     assert ledger.free_slots(1.0) == slots
 
 
-@pytest.mark.parametrize(
+@each(
     ("place", "deliveries", "connection", "arrival"),
     [
         (Place.READY, 2, 0, Arrival.LATE),
@@ -108,7 +108,7 @@ def test_acknowledgement_is_pending_until_it_is_written():
     assert ledger.sequences() == [2]
 
 
-@pytest.mark.parametrize(("waiting", "age", "is_due"), [(0, 0.0, True), (1, 0.0019, False), (1, 0.002, True)])
+@each(("waiting", "age", "is_due"), [(0, 0.0, True), (1, 0.0019, False), (1, 0.002, True)])
 def test_acknowledgements_are_due_after_a_delay_or_when_nothing_waits(waiting, age, is_due):
     ledger = ledger_of(*range(1, waiting + 2))
     assert not ledger.are_acks_due(9.0)
@@ -214,7 +214,7 @@ def test_key_continues_at_the_end_of_the_block():
     assert ledger.take(0.0).sequence == 2
 
 
-@pytest.mark.parametrize("is_block_longer", [True, False])
+@each("is_block_longer", [True, False])
 def test_failed_message_of_a_key_is_taken_again_after_its_delay(is_block_longer):
     ledger = keyed("aab")
     entry, _ = take_all(ledger)

@@ -16,6 +16,7 @@ from ce_nats.aio.consumer._record import Record
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from tests.support.consuming import SECONDS, after, consume, is_settled, publish, take
+from tests.support.tables import each
 from tests.support.waiting import until
 
 __all__ = ["consume", "is_settled", "publish"]
@@ -36,9 +37,7 @@ def test_record_is_read_as_written(record):
     assert Record.parse(record.text()) == record
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "no JSON", '{"released":7}', '{"begun":[[1]]}', '{"begun":[["1",2]]}']
-)
+@each("text", ["", "{}", "[]", "no JSON", '{"released":7}', '{"begun":[[1]]}', '{"begun":[["1",2]]}'])
 def test_text_without_a_record_is_an_empty_record(text):
     assert Record.parse(text) == Record()
 

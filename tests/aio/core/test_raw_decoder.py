@@ -14,6 +14,7 @@ from ce_nats.conformance._events import extension_types
 from ce_nats.wire.nats import write_header_block
 from tests.support.blocks import BINARY, EVENT, STRUCTURED, block, decode_pairs
 from tests.support.strategies import outcome, refused
+from tests.support.tables import each
 from tests.support.vectors import cases
 
 # More than the uses before a function is compiled.
@@ -52,7 +53,7 @@ def can_be_written(case: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("case", [*filter(can_be_written, [*cases(op="from_nats_message"), *cases(op="detect_mode")])])
+@each("case", [*filter(can_be_written, [*cases(op="from_nats_message"), *cases(op="detect_mode")])])
 def test_case_of_a_message(case: Case) -> None:
     given = case.input
     pairs = [(text(name), text(value)) for name, value in given["headers"] or ()]
@@ -67,7 +68,7 @@ def test_case_of_a_message(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize("case", cases(op="wire.nats.decode_header_block"))
+@each("case", cases(op="wire.nats.decode_header_block"))
 def test_case_of_a_header_block(case: Case) -> None:
     for payload in (b"", EVENT):
         check(payload, octets(case.input["block"]), uses=1 if case.source.get("flags") == ["LargeInput"] else USES)
@@ -76,7 +77,7 @@ def test_case_of_a_header_block(case: Case) -> None:
 # --- Options --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "error_class"),
     [
         ({"mode": "other"}, ValueError),
@@ -89,10 +90,10 @@ def test_invalid_options_are_refused_at_once(options: Any, error_class: type[Exc
         raw_decoder(**options)
 
 
-@pytest.mark.parametrize("mode", [None, "binary", "structured", *ContentMode])
-@pytest.mark.parametrize("dialect", ["spec", "sdk-go", Dialect.SDK_GO])
-@pytest.mark.parametrize("parse_data", [True, False])
-@pytest.mark.parametrize("types", [None, {}, {"x": int}, {"x": bytes, "y": bool}, {"x": set}, {"id": int}])
+@each("mode", [None, "binary", "structured", *ContentMode])
+@each("dialect", ["spec", "sdk-go", Dialect.SDK_GO])
+@each("parse_data", [True, False])
+@each("types", [None, {}, {"x": int}, {"x": bytes, "y": bool}, {"x": set}, {"id": int}])
 def test_options(mode: Any, dialect: Any, parse_data: bool, types: Any) -> None:
     options = {"mode": mode, "dialect": dialect, "parse_data": parse_data, "extension_types": types}
     decoder = raw_decoder(**options)
@@ -131,13 +132,13 @@ def outcome_or_type_error(call: Any, *args: Any, **kwargs: Any) -> Any:
         return type(wrong), str(wrong)
 
 
-@pytest.mark.parametrize("payload", [None, bytearray(b"[1]"), memoryview(EVENT), "text", 5])
-@pytest.mark.parametrize("pairs", [BINARY, STRUCTURED, [*BINARY, ("ce-datacontenttype", "application/json")]])
+@each("payload", [None, bytearray(b"[1]"), memoryview(EVENT), "text", 5])
+@each("pairs", [BINARY, STRUCTURED, [*BINARY, ("ce-datacontenttype", "application/json")]])
 def test_payloads_that_are_not_bytes(payload: Any, pairs: Any) -> None:
     check(payload, block(*pairs))
 
 
-@pytest.mark.parametrize("header_block", [None, b"", b"NATS/1.0\r\n\r\n"])
+@each("header_block", [None, b"", b"NATS/1.0\r\n\r\n"])
 def test_message_without_headers_is_an_event_in_json(header_block: bytes | None) -> None:
     check(EVENT, header_block)
     assert raw_decoder()(EVENT, header_block).get_data() == [1]
@@ -147,7 +148,7 @@ def test_message_without_headers_is_an_event_in_json(header_block: bytes | None)
 # --- Errors of header blocks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", ["NATS/1.0 503", "NATS/1.0 100 Idle Heartbeat", "NATS/1.0 404 No Messages"])
+@each("version", ["NATS/1.0 503", "NATS/1.0 100 Idle Heartbeat", "NATS/1.0 404 No Messages"])
 def test_status_is_not_an_event(version: str) -> None:
     found = error(b"", f"{version}\r\n\r\n".encode(), "not-a-cloudevent")
     assert f"a status message of the server ('{version[9:12]}')" in str(found).replace('"', "'")
@@ -155,7 +156,7 @@ def test_status_is_not_an_event(version: str) -> None:
     assert outcome(raw_decoder(), EVENT, f"{version}\r\n\r\n".encode()) == outcome(decode_pairs, EVENT, None)
 
 
-@pytest.mark.parametrize("names", [("ce-id", "ce-id"), ("ce-id", "CE-ID"), ("ce-x", "Ce-X")])
+@each("names", [("ce-id", "ce-id"), ("ce-id", "CE-ID"), ("ce-x", "Ce-X")])
 def test_duplicated_attribute_is_refused(names: tuple[str, str]) -> None:
     """nats-py's dict of headers hides the first one."""
     pairs = [pair for pair in BINARY if pair[0] != names[0]]
@@ -182,21 +183,21 @@ def test_invalid_utf8_in_foreign_headers_is_ignored() -> None:
         assert check(payload, block(("X", INVALID_UTF8), *pairs, ("Y", INVALID_UTF8))) == expected
 
 
-@pytest.mark.parametrize("name", ["ce-id", "ce-x", "ce-time", "CE-SPECVERSION", "ce-datacontenttype"])
+@each("name", ["ce-id", "ce-x", "ce-time", "CE-SPECVERSION", "ce-datacontenttype"])
 def test_invalid_utf8_in_an_attribute_is_refused(name: str) -> None:
     pairs = [pair for pair in BINARY if pair[0] != name.lower()]
     found = error(b"1", block(*pairs, (name, INVALID_UTF8)), "invalid-utf8")
     assert (found.attribute, found.header) == (name[3:].lower(), name)
 
 
-@pytest.mark.parametrize("name", ["Content-Type", "content-type"])
-@pytest.mark.parametrize("pairs", [[], BINARY])
+@each("name", ["Content-Type", "content-type"])
+@each("pairs", [[], BINARY])
 def test_invalid_utf8_in_content_type_is_refused(name: str, pairs: Any) -> None:
     for value in (INVALID_UTF8, f"application/cloudevents+json; x={INVALID_UTF8}"):
         assert error(EVENT, block(*pairs, (name, value)), "invalid-utf8").header == name
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "code"),
     [
         (b"X: a\0b", "invalid-header-value"),
@@ -211,7 +212,7 @@ def test_invalid_utf8_in_content_type_is_refused(name: str, pairs: Any) -> None:
         (b"", "invalid-header-block"),
     ],
 )
-@pytest.mark.parametrize("pairs", [BINARY, STRUCTURED])
+@each("pairs", [BINARY, STRUCTURED])
 def test_invalid_foreign_lines_are_refused(line: bytes, code: str, pairs: Any) -> None:
     """As the first, the last and the only header, also after valid blocks with the same names."""
     decoder = raw_decoder()
@@ -227,7 +228,7 @@ def test_invalid_foreign_lines_are_refused(line: bytes, code: str, pairs: Any) -
         refused(DecodeError, code, decoder, EVENT, header_block)
 
 
-@pytest.mark.parametrize("pairs", [BINARY, STRUCTURED])
+@each("pairs", [BINARY, STRUCTURED])
 def test_damaged_blocks(pairs: Any) -> None:
     """Each byte is removed, duplicated or replaced, with a decoder that has decoded the block before."""
     decoder = raw_decoder()
@@ -255,9 +256,7 @@ def test_errors_name_attribute_and_header() -> None:
     assert (found.attribute, found.header) == ("time", "Ce-Time")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "value", ["application/json", "application%2Fjson", " application/json \t", '"application/json"']
-)
+@each("value", ["application/json", "application%2Fjson", " application/json \t", '"application/json"'])
 def test_media_type_is_read_after_white_space_and_escapes(value: str) -> None:
     check(b"[1]", block(*BINARY, ("ce-datacontenttype", value)))
     event = raw_decoder()(b"[1]", block(*BINARY, ("ce-datacontenttype", value)))

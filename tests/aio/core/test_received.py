@@ -2,23 +2,23 @@
 
 import inspect
 
-import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import stan
 from ce_nats.aio import Delivery, PullConsumer, Received, events, flush, publish, subscribe
 from ce_nats.aio import jetstream as ce_js
+from tests.support.tables import each
 from tests.support.waiting import until
 
 MEMBERS = ("event", "error", "message", "subject", "sequence", "deliveries")
 
 
-@pytest.mark.parametrize("kind", [Received, Delivery, stan.Delivery])
+@each("kind", [Received, Delivery, stan.Delivery])
 def test_members(kind):
     assert [name for name in MEMBERS if not hasattr(kind, name)] == []
 
 
-@pytest.mark.parametrize("name", ["ack", "nak", "reject"])
+@each("name", ["ack", "nak", "reject"])
 def test_verbs(name):
     """Methods have the same parameters, so that code for one works with the other."""
     assert inspect.signature(getattr(Delivery, name)) == inspect.signature(getattr(stan.Delivery, name))

@@ -15,6 +15,7 @@ from ce_nats.aio._natspy import subscription_id
 from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.publishing._ack_window import AckWindow, Pending, is_no_responders, reports_no_responders
 from tests.support.scripted_server import ACK, NO_RESPONDERS, REFUSED, SECONDS, scripted
+from tests.support.tables import each
 from tests.support.waiting import until
 
 
@@ -438,7 +439,7 @@ async def test_error_of_a_message_that_is_not_awaited_is_not_logged():
     assert logged == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "status", "expected"), [(b"", "503", True), (b"x", "503", False), (b"", "501", False), (b"", None, False)]
 )
 def test_status_without_responders_has_no_data(data, status, expected):

@@ -1,10 +1,9 @@
 """Which messages were denied, by the number of errors of the server."""
 
-import pytest
-
 from ce_nats.aio._permissions import Denial
 from ce_nats.aio.publishing._denials import Denials
 from ce_nats.aio.publishing._pending_message import PendingMessage
+from tests.support.tables import each
 
 DENIAL = Denial("publish", "orders.a")
 
@@ -13,7 +12,7 @@ def messages(count, subject="orders.a"):
     return [PendingMessage(subject, None, b"%d" % number, b"", None, 0.0, 0.0) for number in range(count)]
 
 
-@pytest.mark.parametrize(("sent", "errors", "denied"), [(5, 1, 1), (5, 3, 3), (5, 5, 5), (1, 1, 1), (3, 5, 3)])
+@each(("sent", "errors", "denied"), [(5, 1, 1), (5, 3, 3), (5, 5, 5), (1, 1, 1), (3, 5, 3)])
 def test_last_messages_are_denied(sent, errors, denied):
     """Also if there are more errors than messages: another publisher on the connection has sent the others."""
     items = messages(sent)
@@ -24,7 +23,7 @@ def test_last_messages_are_denied(sent, errors, denied):
     assert denials.end(DENIAL) == (items[: sent - denied], items[sent - denied :])
 
 
-@pytest.mark.parametrize(("original", "other_case"), [("", True), ("orders.a", False)])
+@each(("original", "other_case"), [("", True), ("orders.a", False)])
 def test_subject_is_held_until_the_end(original, other_case):
     """nats-py converts errors to lower case."""
     denial = Denial("publish", "orders.a", original)

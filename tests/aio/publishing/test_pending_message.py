@@ -1,6 +1,5 @@
 """What a reply to a message means, and which messages may be sent twice."""
 
-import pytest
 from nats.js.api import PubAck
 from nats.js.errors import APIError, BadRequestError, NotFoundError
 
@@ -12,11 +11,12 @@ from ce_nats.aio.publishing._pending_message import (
     read_reply,
     refusal,
 )
+from tests.support.tables import each
 
 START = b"NATS/1.0\r\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "expected"),
     [
         (b"Nats-Msg-Id: 1\r\n", True),
@@ -42,7 +42,7 @@ def test_message_without_headers_has_no_id():
     assert message_id(b"") == b""
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "expected"),
     [
         (b"Nats-Msg-Id: a b\r\nce-id: 1\r\n", b"a b"),
@@ -61,7 +61,7 @@ def test_acknowledgement_is_read():
     assert ack == PubAck("S", 7, "d", True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "block", "code", "may_be_retried"),
     [
         (b"", b"NATS/1.0 503\r\n\r\n", "no-responders", True),
@@ -81,14 +81,14 @@ def test_other_replies_are_errors(data, block, code, may_be_retried):
     assert error.message.startswith("s: ")
 
 
-@pytest.mark.parametrize(("member", "number"), [({"err_code": 10071}, 10071), ({"err_code": "b"}, 0), ({}, 0)])
+@each(("member", "number"), [({"err_code": 10071}, 10071), ({"err_code": "b"}, 0), ({}, 0)])
 def test_refusal_has_the_number_and_the_text_of_the_server(member, number):
     error = refusal("s", {"code": 400, "description": "wrong", **member})
     assert (error.code, error.err_code) == ("publish-refused", number)
     assert error.message == f"s: wrong ({member.get('err_code', 0)})"
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "kind", "fields"),
     [
         ({"code": 400, "err_code": 10071, "description": "wrong"}, BadRequestError, (400, 10071, "wrong")),
@@ -96,7 +96,6 @@ def test_refusal_has_the_number_and_the_text_of_the_server(member, number):
         ({"err_code": 10077, "description": "full"}, APIError, (0, 10077, "full")),
         ({}, APIError, (0, None, None)),
     ],
-    ids=["bad request", "not found", "no code", "nothing"],
 )
 def test_cause_of_a_refusal_is_the_error_of_nats_py(error, kind, fields):
     cause = refusal("s", error).__cause__
@@ -109,20 +108,19 @@ def test_defaults_of_a_pending_message():
     assert (message.attempts, message.last_error, message.token, message.is_batched) == (0, None, "", False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "expected"),
     [
         (b'{"stream":"S"}', PubAck("S", 0, None, None)),
         (b'{"stream":"S","seq":7,"val":"5"}', PubAck("S", 7, None, None, val="5")),
         (b'{"stream":"S","seq":7,"error":{}}', PubAck("S", 7, None, None)),
     ],
-    ids=["no sequence", "counter", "empty error"],
 )
 def test_members_of_an_acknowledgement_can_be_missing(data, expected):
     assert read_reply("s", data, b"") == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "text"),
     [
         (b"{}", "s: the reply is not a PubAck: it must have the name of a stream"),

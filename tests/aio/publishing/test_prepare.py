@@ -18,6 +18,7 @@ from ce_nats.testing import NatsServer
 from tests.support.caching import NotAvailable
 from tests.support.programs import nats_server
 from tests.support.reading import read
+from tests.support.tables import each
 from tests.support.waiting import until
 
 
@@ -50,7 +51,7 @@ async def test_custom_message_id_is_checked(js, subject, make_event, wrong):
     assert (info.value.code, info.value.header) == ("invalid-header-value", "Nats-Msg-Id")
 
 
-@pytest.mark.parametrize(("attributes", "code"), [({}, "missing-attribute"), ({"id": 1.5}, "invalid-attribute-type")])
+@each(("attributes", "code"), [({}, "missing-attribute"), ({"id": 1.5}, "invalid-attribute-type")])
 def test_event_id_needs_a_valid_id(attributes, code):
     class Event:
         def get_attributes(self):
@@ -144,7 +145,7 @@ def test_fast_path_prepares_the_same_messages(make_event, monkeypatch, subject, 
     assert found == [prepared_or_error(preparation, event, subject, arguments)] * 10
 
 
-@pytest.mark.parametrize("options", [{}, {"added_bytes": 0}, {"added_bytes": 20}])
+@each("options", [{}, {"added_bytes": 0}, {"added_bytes": 20}])
 def test_headers_and_payload_have_at_most_the_size_that_the_server_allows(options):
     """Including headers that are added later."""
     preparation = Preparation(SimpleNamespace(max_payload=100), observer=None, **OPTIONS, **options)

@@ -1,10 +1,10 @@
 """Counts of acknowledged messages, and what is unknown of them."""
 
-import pytest
 from nats.js.api import PubAck
 
 from ce_nats.aio import PublishResult
 from ce_nats.aio.publishing._tally import Tally
+from tests.support.tables import each
 
 STORED, DUPLICATE = PubAck("S", 7), PubAck("S", 7, duplicate=True)
 
@@ -42,7 +42,7 @@ def test_batch_that_stored_nothing_has_duplicates_only():
     assert tally.result == PublishResult(messages=12, duplicates=12, batched=12)
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
+@each("is_noted", [True, False])
 def test_resent_message_of_a_batch_is_unknown(is_noted):
     tally = Tally()
     if is_noted:
@@ -54,7 +54,7 @@ def test_resent_message_of_a_batch_is_unknown(is_noted):
     assert tally.result == PublishResult(messages=2, duplicates=None, batched=2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other", "total"),
     [
         (PublishResult(), PublishResult(), PublishResult()),

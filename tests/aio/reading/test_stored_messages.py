@@ -18,6 +18,7 @@ from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 from tests.support.reading import read, way
+from tests.support.tables import each
 from tests.support.waiting import until
 
 __all__ = ["way"]
@@ -134,7 +135,7 @@ async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, sub
     await js.delete_stream(copy)
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         b"$JS.ACK.ORDERS.c.1.41.7.1700000000000000000.5",
@@ -155,7 +156,7 @@ def test_subject_that_is_not_utf8_is_readable():
     assert (message.subject, message.headers) == ("a\ufffd", [])
 
 
-@pytest.mark.parametrize("reply", [b"", b"a.b", b"\xff.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
+@each("reply", [b"", b"a.b", b"\xff.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
 def test_other_reply_subjects_are_an_error(reply):
     with pytest.raises(DeliveryError) as info:
         metadata(reply)
@@ -169,9 +170,7 @@ def test_messages_of_the_api_are_converted_with_their_headers():
     assert list(as_message(Stored("a", 7, time), "S").headers) == []
 
 
-@pytest.mark.parametrize(
-    ("max_payload", "requests"), [(1, 128), (1000, 128), (2**18, 72), (2**20, 18), (8 * 2**20, 2), (64 * 2**20, 1)]
-)
+@each(("max_payload", "requests"), [(1, 128), (1000, 128), (2**18, 72), (2**20, 18), (8 * 2**20, 2), (64 * 2**20, 1)])
 def test_bytes_of_answers_in_flight_are_limited(max_payload, requests):
     """Of messages with the maximum size, in base64; one request is always in flight."""
     assert _max_requests(SimpleNamespace(max_payload=max_payload)) == requests

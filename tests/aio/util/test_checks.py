@@ -18,6 +18,7 @@ from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.message import StoredMessage
 from ce_nats.stan.migration import Monitor, migrate
 from ce_nats.testing import NatsServer
+from tests.support.tables import each
 
 STORED = StoredMessage("a", "", [], b"", "S", 1, Timestamp.parse("2024-01-01T00:00:00Z"))
 MONITOR = Monitor("http://127.0.0.1:1")
@@ -222,7 +223,7 @@ async def _asynchronous(*_):
     pass
 
 
-@pytest.mark.parametrize(("key", "text"), [("a", "'a'"), (_asynchronous, "<function _asynchronous at ")])
+@each(("key", "text"), [("a", "'a'"), (_asynchronous, "<function _asynchronous at ")])
 def test_key_is_a_function_that_is_not_async(key, text):
     check_key(None)
     check_key(str.upper)
@@ -230,7 +231,7 @@ def test_key_is_a_function_that_is_not_async(key, text):
         check_key(key)
 
 
-@pytest.mark.parametrize(("hook", "kind"), [("a", "str"), (_asynchronous, "function")])
+@each(("hook", "kind"), [("a", "str"), (_asynchronous, "function")])
 def test_hook_is_a_function_that_is_not_async(hook, kind):
     check_hook("on_error", None)
     check_hook("on_error", print)
@@ -256,7 +257,7 @@ def test_fields_that_a_consumer_sets_are_not_compared():
     assert config_differences(ConsumerConfig(name="b", durable_name="b", ack_policy="none"), existing) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("wanted", "existing", "differences"),
     [
         ({"a": "1"}, {"a": "1", "_nats.level": "2"}, []),

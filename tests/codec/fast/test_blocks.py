@@ -28,6 +28,7 @@ from ce_nats.wire.nats import write_header_block
 from tests.support.blocks import BINARY, EVENT, STRUCTURED, block, decode_pairs
 from tests.support.fast_path import COMMON, ENCODED, ODD_TEXTS
 from tests.support.strategies import exact, hostile_messages, outcome, valid_messages
+from tests.support.tables import each
 
 TYPES = {"x": int, "y": str}
 JSON = ("ce-datacontenttype", "application/json")
@@ -74,7 +75,7 @@ def test_same_error_for_any_block(parts: list[bytes]) -> None:
     check(EVENT, b"NATS/1.0\r\n" + b"".join(parts) + b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("name", COMMON)
+@each("name", COMMON)
 def test_headers_with_an_odd_value(name: str) -> None:
     """Each attribute with each value, as sent by others: with other white space, in other case, escaped or not."""
     decoders = [(options, raw_decoder(**options)) for options in ({}, {"parse_data": False, "extension_types": TYPES})]
@@ -90,10 +91,8 @@ def test_headers_with_an_odd_value(name: str) -> None:
             ), header_block
 
 
-@pytest.mark.parametrize(
-    "content_type", ["application/json", "Application/CloudEvents+JSON; charset=UTF-8", "", "\u00fc"]
-)
-@pytest.mark.parametrize("name", ["Content-Type", "content-type"])
+@each("content_type", ["application/json", "Application/CloudEvents+JSON; charset=UTF-8", "", "\u00fc"])
+@each("name", ["Content-Type", "content-type"])
 def test_content_type_beside_attributes(name: str, content_type: str) -> None:
     for pairs, payload in product(([], BINARY, [*BINARY, JSON]), (b"", b"1", EVENT)):
         check(payload, block((name, content_type), *pairs))
@@ -105,7 +104,7 @@ def test_content_type_beside_attributes(name: str, content_type: str) -> None:
 TIME = ("ce-time", "2020-01-01T00:00:00Z")
 
 
-@pytest.mark.parametrize(
+@each(
     ("pairs", "payload"),
     [
         ([*BINARY, JSON, TIME], b'{"a":1}'),
@@ -125,8 +124,8 @@ TIME = ("ce-time", "2020-01-01T00:00:00Z")
         ([], EVENT),
     ],
 )
-@pytest.mark.parametrize("parse_data", [True, False])
-@pytest.mark.parametrize("types", [None, TYPES])
+@each("parse_data", [True, False])
+@each("types", [None, TYPES])
 def test_common_events_are_handled(pairs: Any, payload: bytes, parse_data: bool, types: Any) -> None:
     decoder = block_decoder(not_handled, None, parse_data, types)
     assert decoder is not None
@@ -135,7 +134,7 @@ def test_common_events_are_handled(pairs: Any, payload: bytes, parse_data: bool,
         assert outcome(decoder, payload, block(*pairs)) == expected
 
 
-@pytest.mark.parametrize(("mode", "pairs"), [("binary", STRUCTURED), ("binary", [("X", "1")])])
+@each(("mode", "pairs"), [("binary", STRUCTURED), ("binary", [("X", "1")])])
 def test_other_mode_than_the_required_one_is_not_handled(mode: Any, pairs: Any) -> None:
     decoder = block_decoder(not_handled, mode, True, None)
     assert decoder is not None
@@ -245,7 +244,7 @@ def test_memory_is_bounded_during_a_flood_of_names() -> None:
     assert 0 < len(recent) <= 64 + 2
 
 
-@pytest.mark.parametrize("part", ["a", " ", "%41", '"', "a ", "\u00fc"])
+@each("part", ["a", " ", "%41", '"', "a ", "\u00fc"])
 def test_time_is_linear(part: str) -> None:
     """A long value in each header, in a block that does not match at its end."""
 

@@ -15,6 +15,7 @@ from ce_nats.codec.fast._decode import valid_names
 from ce_nats.codec.fast._values import NotHandled, escapes
 from tests.support.fast_path import CONVERTERS, Text
 from tests.support.strategies import binary_message
+from tests.support.tables import each
 
 
 def test_names_of_extensions_are_not_constants() -> None:
@@ -66,7 +67,7 @@ def convert(attributes):
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@each("source", SOURCES)
 def test_source_text_of_the_encoders(source: Callable[[Any], str]) -> None:
     assert source(("id", "specversion", "source", "type", "time")) == SOURCES[source]
 
@@ -92,7 +93,7 @@ def convert(values):
 # --- Limits -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "names",
     [
         ("specversion", "id", "source"),
@@ -107,7 +108,7 @@ def test_names_that_no_event_can_have_are_cached_as_declined(names: Any) -> None
         assert not valid_names[names]
 
 
-@pytest.mark.parametrize("names", [("a", 1), ("a", None), ("a", Text("b")), ("x" * 2000,), tuple(map(str, range(100)))])
+@each("names", [("a", 1), ("a", None), ("a", Text("b")), ("x" * 2000,), tuple(map(str, range(100)))])
 def test_unusual_names_are_not_cached(names: Any) -> None:
     converters = CompiledConverters(len)
     converters.uses_before_compile = 1

@@ -7,7 +7,6 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from tests.support.fast_path import (
     without_full_codec,
 )
 from tests.support.strategies import Event, binary_message, exact, hostile_messages, structured_message, valid_messages
+from tests.support.tables import each
 
 UNTYPED = {"x": None, "count": None, "flag": None, "blob": None, "at": None}
 TYPES = {"x": int, "count": int, "flag": bool, "blob": bytes, "at": datetime, "comexampleextension1": str}
@@ -57,7 +57,7 @@ def test_same_event_from_valid_messages(message: NatsMessage, parse_data: bool) 
     check_agreement(from_nats_message, message, parse_data=parse_data)
 
 
-@pytest.mark.parametrize("name", COMMON)
+@each("name", COMMON)
 def test_headers_with_an_odd_value(name: str) -> None:
     """Each attribute with each value; each name in upper case, duplicated or missing; a Content-Type before them."""
     for value, parse_data in product([*ODD_VALUES, ["a"], ["a", "b"]], (True, False)):
@@ -91,7 +91,7 @@ CONTENT_TYPE_HEADERS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         None,
@@ -106,7 +106,7 @@ CONTENT_TYPE_HEADERS = [
         {"Content-Type": 1},
     ],
 )
-@pytest.mark.parametrize(
+@each(
     "payload",
     [
         b"",
@@ -147,7 +147,7 @@ INSERTED = [
 ]
 
 
-@pytest.mark.parametrize("parse_data", [True, False])
+@each("parse_data", [True, False])
 def test_json_events_with_odd_text(parse_data: bool) -> None:
     """Text that changes the structure of a JSON event, inserted at each position, or in place of a byte."""
     for place, inserted, length in product(range(len(EVENT) + 1), INSERTED, (0, 1)):
@@ -155,7 +155,7 @@ def test_json_events_with_odd_text(parse_data: bool) -> None:
         check_agreement(from_nats_message, structured_message(payload), parse_data=parse_data)
 
 
-@pytest.mark.parametrize("name", [*COMMON, "data", "data_base64", "new", "Data", ""])
+@each("name", [*COMMON, "data", "data_base64", "new", "Data", ""])
 def test_json_events_with_an_odd_member(name: str) -> None:
     """Each member with each value: at its position, as the first or last member, and beside other data."""
     values = [*filter(None, map(_json, ODD_VALUES)), "[[]]", "-0", "1e2", "1.0", "10000000000"]
@@ -208,8 +208,8 @@ def test_long_events() -> None:
                 )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     ("attributes", "data"),
     [
         ({}, DATA),
@@ -235,7 +235,7 @@ def test_common_events_are_handled(attributes: dict[str, Any], data: Any, mode: 
     }
 
 
-@pytest.mark.parametrize("mode", ContentMode)
+@each("mode", ContentMode)
 def test_required_mode_without_headers_is_that_of_the_payload(mode: ContentMode) -> None:
     event = json.dumps(COMMON, separators=(",", ":")).encode()
     for message in (NatsMessage("s", event), binary_message(event)):
@@ -254,7 +254,7 @@ def test_declared_types_are_handled() -> None:
         assert event.get_attributes()["x"] == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("content_type", "parsed", "unparsed"),
     [
         ("text/plain", "é", "é".encode()),
@@ -271,7 +271,7 @@ def test_strings_in_json_events_are_handled(content_type: str, parsed: Any, unpa
         assert exact(from_nats_message(message, parse_data=False).get_data()) == exact(unparsed)
 
 
-@pytest.mark.parametrize("value", [5, True, "5"])
+@each("value", [5, True, "5"])
 def test_extensions_with_declared_type_none_keep_their_type(value: Any) -> None:
     payload = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "n": value}).encode()
     event = from_nats_message(structured_message(payload), extension_types={"n": None})

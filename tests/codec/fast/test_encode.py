@@ -4,13 +4,13 @@ from collections import OrderedDict
 from datetime import datetime
 from enum import Enum
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import from_nats_message, to_nats_message
 from tests.support.fast_path import COMMON, DATA, MODES, ODD_VALUES, Member, Text, check_agreement
 from tests.support.strategies import Event, any_events, events, plain_event
+from tests.support.tables import each
 
 
 @given(st.one_of(events(), any_events()), st.sampled_from(MODES))
@@ -18,8 +18,8 @@ def test_same_message_or_same_error(event: Event, mode: str) -> None:
     check_agreement(to_nats_message, event, mode=mode)
 
 
-@pytest.mark.parametrize("name", COMMON)
-@pytest.mark.parametrize("mode", MODES)
+@each("name", COMMON)
+@each("mode", MODES)
 def test_events_with_an_odd_value(name: str, mode: str) -> None:
     """Each attribute of a common event with each value that could be mistaken for a common one."""
     for value in ODD_VALUES:
@@ -77,14 +77,14 @@ CONTENT_TYPES = [
 ]
 
 
-@pytest.mark.parametrize("content_type", CONTENT_TYPES)
-@pytest.mark.parametrize("mode", MODES)
+@each("content_type", CONTENT_TYPES)
+@each("mode", MODES)
 def test_events_with_odd_data(content_type: str, mode: str) -> None:
     for data in ODD_DATA:
         check_agreement(to_nats_message, Event({**COMMON, "datacontenttype": content_type}, data), mode=mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_events_without_a_content_type(mode: str) -> None:
     for data in ODD_DATA:
         check_agreement(to_nats_message, plain_event(data), mode=mode)
@@ -102,8 +102,8 @@ NAMED = Event(dict(zip(Name, ("1.0", "1", "/s", "t", "x"))))
 PLAIN = plain_event(fromenum="x")
 
 
-@pytest.mark.parametrize("first", [NAMED, PLAIN])
-@pytest.mark.parametrize("mode", MODES)
+@each("first", [NAMED, PLAIN])
+@each("mode", MODES)
 def test_names_that_are_members_of_an_enum(first: Event, mode: str) -> None:
     """Names of decoded attributes are plain strings, whichever event was encoded and cached first."""
     for event in (first, NAMED, PLAIN):

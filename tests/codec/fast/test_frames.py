@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from ce_nats.conformance._events import SpelledEvent
 from ce_nats.wire.nats import write_header_block
 from tests.support.fast_path import COMMON, DATA, ODD_TEXTS, ODD_VALUES, Text
 from tests.support.strategies import Event, any_events, events, plain_event, without_fast_path
+from tests.support.tables import each
 
 
 def full(event: Any, has_message_id: bool) -> tuple[bytes, bytes]:
@@ -46,7 +46,7 @@ def test_same_block_or_same_error(event: Event) -> None:
     check(event)
 
 
-@pytest.mark.parametrize("name", COMMON)
+@each("name", COMMON)
 def test_events_with_an_odd_value(name: str) -> None:
     for value in ODD_VALUES:
         check(Event({**COMMON, name: value}, DATA))
@@ -57,7 +57,7 @@ def test_events_of_the_fixtures() -> None:
     assert sum(check(SpelledEvent(event["attributes"], event["data"])) for event in given) > 50
 
 
-@pytest.mark.parametrize(
+@each(
     "event",
     [
         plain_event(),
@@ -74,7 +74,7 @@ def test_common_events_are_handled(event: Event) -> None:
     assert check(event)
 
 
-@pytest.mark.parametrize(
+@each(
     "event",
     [
         plain_event(id=Text("1")),

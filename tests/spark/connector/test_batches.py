@@ -14,6 +14,7 @@ from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
 from ce_nats.spark.connector._batches import record_batch
 from ce_nats.spark.connector._source import NatsDataSource
+from tests.support.tables import each
 
 
 def rows(*blocks, reply=b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0", subject=b"s"):
@@ -37,7 +38,7 @@ def test_the_arrow_schema_equals_that_of_spark():
     assert to_arrow_schema(schema, **utc).equals(SCHEMA, check_metadata=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("block", "expected"),
     [
         (None, []),
@@ -69,7 +70,7 @@ def test_malformed_bytes_of_one_message_do_not_change_others():
     assert [[header["value"] for header in row["headers"]] for row in found] == [["%41 é"], ["%FF"], [], ["%41 é"]]
 
 
-@pytest.mark.parametrize("value", [b"\xff", b"a\xc0\xa0b", b"\xed\xa0\x80", b"ok\xe2\x82"])
+@each("value", [b"\xff", b"a\xc0\xa0b", b"\xed\xa0\x80", b"ok\xe2\x82"])
 def test_malformed_values_stay_malformed(value):
     ((_, text),) = headers(b"NATS/1.0\r\nce-id: " + value + b"\r\n\r\n")
     with pytest.raises(DecodeError) as info:
@@ -77,7 +78,7 @@ def test_malformed_values_stay_malformed(value):
     assert info.value.code == "invalid-utf8"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each("seed", range(10))
 def test_random_blocks_have_the_same_headers_as_in_captures(seed):
     """Arrow's functions and the Python code return equal headers for random bytes similar to a header block."""
     random = Random(seed)
@@ -121,7 +122,7 @@ def test_malformed_subjects_are_escaped():
     assert row["subject"] == "orders.%FF.é"
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         b"$JS.ACK.S.c.1.%d.9.1700000000123456789.0",

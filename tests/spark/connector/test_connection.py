@@ -17,6 +17,7 @@ from ce_nats.spark.connector._read_options import READ_OPTIONS
 from ce_nats.spark.connector._sink import SINK_OPTIONS
 from ce_nats.testing import NatsServer
 from tests.support.listening import serving
+from tests.support.tables import each
 
 SECRET = "S3cr3t"
 
@@ -63,7 +64,7 @@ def test_options_are_read_in_any_case():
     assert (connection.connect_timeout, connection.api_prefix) == (1.5, "$JS.hub.API")
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "user", "password", "token"),
     [
         ("nats://alice:pass@host:4222", "alice", "pass", None),
@@ -84,7 +85,7 @@ def test_credentials_are_removed_from_urls(url, user, password, token):
     assert "pass" not in "".join(connection.servers)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "text"),
     [
         ({}, "option url is missing"),
@@ -132,7 +133,7 @@ def test_a_misspelt_option_is_an_error_with_its_name():
     check_names({"TOKEN": SECRET}, CONNECTION_OPTIONS)
 
 
-@pytest.mark.parametrize("name", ["subscribe", "assign", "topic", "kafka.bootstrap.servers", "maxOffsetsPerTrigger"])
+@each("name", ["subscribe", "assign", "topic", "kafka.bootstrap.servers", "maxOffsetsPerTrigger"])
 def test_an_option_for_kafka_is_an_error_with_its_equivalent(name):
     equivalent = KAFKA_NAMES[name.lower()]
     with pytest.raises(ValueError, match=rf"unknown option '{name}'; did you mean {equivalent}\?"):
@@ -152,7 +153,7 @@ def test_secrets_are_not_in_repr_and_are_pickled():
 # --- Connecting ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "url", "options"),
     [
         (f"authorization {{ user: alice, password: {SECRET} }}", "nats://{}", {"user": "alice", "password": SECRET}),
@@ -258,8 +259,8 @@ def test_tls_with_a_client_certificate(certificates, first):
             assert SECRET not in all_texts(info.value)
 
 
-@pytest.mark.parametrize("login", [{"user": "alice", "password": SECRET}, {"token": SECRET}])
-@pytest.mark.parametrize("tls", [{}, {"tlsHostname": "nats.test"}])
+@each("login", [{"user": "alice", "password": SECRET}, {"token": SECRET}])
+@each("tls", [{}, {"tlsHostname": "nats.test"}])
 def test_a_server_without_tls_gets_no_credentials(login, tls):
     """A real server does not show received lines, so this one only sends INFO and records what it receives."""
     received = []

@@ -2,17 +2,16 @@
 
 from random import Random
 
-import pytest
-
 from ce_nats._ranges import StreamState
 from ce_nats.spark.connector._limits import Limits, Waiting, shares
+from tests.support.tables import each
 
 
 def state(messages: int, size: int, last: int | None = None) -> StreamState:
     return StreamState("S", "then", 1, last or messages, messages, size=size)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_shares_add_up_to_the_limit(seed: int) -> None:
     random = Random(seed)
     backlogs = [random.choice([0, 1, 5, 100, 10**9]) for _ in range(random.randrange(1, 8))]
@@ -24,7 +23,7 @@ def test_shares_add_up_to_the_limit(seed: int) -> None:
     assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "states", "backlogs", "granted"),
     [
         (Limits(max_bytes=1_000), [state(100, 10_000)], [100], [10]),
@@ -50,7 +49,7 @@ def test_a_maximum_is_divided(
     assert limits.allow(states, backlogs) == (granted == backlogs)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_all_messages_are_granted_in_steps(seed: int) -> None:
     """Each step is below the maximum, except for one message of each stream, and no stream with a backlog waits."""
     random = Random(seed)

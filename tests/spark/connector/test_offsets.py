@@ -8,6 +8,7 @@ from ce_nats._ranges import StreamState
 from ce_nats.errors import DataLossError, DecodeError
 from ce_nats.spark.connector._limits import Limits
 from ce_nats.spark.connector._offsets import advance, at, changed, checked, ranges, shorter_than, unread
+from tests.support.tables import each
 
 
 def state(name, first, last, created="then", messages=None):
@@ -22,7 +23,7 @@ def refuse(error):
     raise error
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_all_messages_are_read_with_any_limit(seed):
     """Offsets never decrease, no step exceeds the limit, and the number of steps is bounded."""
     random = Random(seed)
@@ -156,7 +157,7 @@ def test_a_stream_that_was_created_again_while_it_was_not_read_is_a_loss():
     assert (again["b"]["sequence"], len(losses)) == (3, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     "found",
     [
         [],

@@ -5,9 +5,10 @@ import time
 import pytest
 
 from ce_nats.spark.connector._pattern import StreamPattern
+from tests.support.tables import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("ORDERS", ["ORDERS"]),
@@ -29,7 +30,7 @@ def test_the_whole_name_has_to_match(text: str, expected: list[str]) -> None:
     assert pattern.matching([]) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "reason"),
     [
         ("*", "no argument for repetition operator"),
@@ -43,7 +44,6 @@ def test_the_whole_name_has_to_match(text: str, expected: list[str]) -> None:
         ("(" * 5_000, "missing )"),
         ("x" * 300_000 + "(", "missing )"),
     ],
-    ids=lambda text: text[:20],
 )
 def test_invalid_patterns(text: str, reason: str) -> None:
     with pytest.raises(

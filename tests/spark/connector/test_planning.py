@@ -10,6 +10,7 @@ from ce_nats._ranges import StreamRange, StreamState
 from ce_nats.spark.connector import _planning as planning
 from ce_nats.spark.connector._planning import batch_ranges, find_streams, first_offset, loss_policy
 from ce_nats.spark.connector._read_options import ReadOptions
+from tests.support.tables import each
 
 STATE = StreamState("ORDERS", "2026-01-01T00:00:00Z", 11, 20, 10)
 NOON = 1_767_268_800_000_000_000  # 2026-01-01T12:00:00Z
@@ -47,7 +48,7 @@ def planned(**given: str) -> list[tuple[int, int]]:
     return [(one.first, one.last) for one in ranges]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "expected"),
     [
         ({}, [(11, 20)]),
@@ -74,7 +75,7 @@ def test_ranges_of_a_table(given: dict[str, str], expected: list[tuple[int, int]
     assert planned(**given) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "from_beginning"),
     [({}, True), ({"startingOffsets": "11"}, False), ({"startingTimestamp": "2026-01-01T12:00:00Z"}, False)],
 )
@@ -98,7 +99,7 @@ def test_streams_without_messages_have_no_range() -> None:
     assert [(one.stream, one.first) for one in ranges] == [("ORDERS", 11)]
 
 
-@pytest.mark.parametrize("given", [{"maxMessagesPerPartition": "9"}, {"minPartitions": "100001"}])
+@each("given", [{"maxMessagesPerPartition": "9"}, {"minPartitions": "100001"}])
 def test_too_many_partitions_are_an_error(given: dict[str, str]) -> None:
     """They would need more memory than the driver has."""
     states = {"ORDERS": StreamState("ORDERS", "then", 1, 1_000_000, 1_000_000)}
@@ -141,7 +142,7 @@ def test_streams_of_a_pattern() -> None:
     assert find_streams(options(), pytest.fail) == ["ORDERS"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("existing", "text"),
     [
         ([], "got 'ORDERS'; the account has no streams. The pattern is a regular expression for the whole name"),
@@ -182,7 +183,7 @@ def test_losses_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "read"),
     [
         ({}, 20),

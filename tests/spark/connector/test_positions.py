@@ -4,6 +4,7 @@ import pytest
 
 from ce_nats import Timestamp
 from ce_nats.spark.connector._positions import LATEST, Instant, Position, Positions, read_positions
+from tests.support.tables import each
 
 NOON = "2026-01-01T12:00:00.000Z"
 
@@ -12,7 +13,7 @@ def read(**given: str) -> Positions:
     return read_positions({name.lower(): value for name, value in given.items()}, "starting", LATEST)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("2026-01-01T13:00:00+01:00", "2026-01-01T13:00:00+01:00"),
@@ -45,7 +46,7 @@ def test_timestamps_by_stream() -> None:
     assert positions.of(["C", "A", "B"]) == dict.fromkeys("ABC", Instant(NOON))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("7", 7),
@@ -61,9 +62,7 @@ def test_offsets(text: str, expected: Position) -> None:
     assert read(startingOffsets=text).of(["A"]) == {"A": expected}
 
 
-@pytest.mark.parametrize(
-    "text", ["first", "-1", "+1", "1.5", "", str(2**63), str(2**64), "1" * 5000, '{"A": 1.5}', '{"A": "first"}']
-)
+@each("text", ["first", "-1", "+1", "1.5", "", str(2**63), str(2**64), "1" * 5000, '{"A": 1.5}', '{"A": "first"}'])
 def test_invalid_offsets(text: str) -> None:
     with pytest.raises(ValueError, match="option startingOffsets must be earliest, latest, a sequence or JSON"):
         read(startingOffsets=text)
@@ -73,20 +72,19 @@ def test_a_common_position_is_that_of_each_stream() -> None:
     assert read().of(["B", "A"]) == {"A": LATEST, "B": LATEST}
 
 
-@pytest.mark.parametrize("names", [[], ["A"], ["A", "B", "C"], ["A", "C"]])
+@each("names", [[], ["A"], ["A", "B", "C"], ["A", "C"]])
 def test_positions_by_stream_must_be_those_of_the_streams(names: list[str]) -> None:
     positions = read(startingOffsets='{"B": 1, "A": 1}')
     with pytest.raises(ValueError, match=r"option startingOffsets must have positions for .*, got \['A', 'B'\]"):
         positions.of(names)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("yesterday", "2026-01-01", "-1", "1.5", "1e3", "253402300800000", "9" * 5_000, "[1]", '"a"', "\ud800", "\0"),
         *('{"A": null}', '{"A": true}', '{"A": 1.5}', '{"A": [1]}', '{"A": {"0": 1}}', '{"A": ""}'),
     ],
-    ids=lambda text: ascii(text)[:20],
 )
 def test_invalid_timestamps(text: str) -> None:
     with pytest.raises(ValueError, match=r"option startingTimestamp must be an RFC 3339 .* got ") as caught:
@@ -94,7 +92,7 @@ def test_invalid_timestamps(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "instant"),
     [
         ("1000000000", "1970-01-12T13:46:40.000Z"),
@@ -108,11 +106,10 @@ def test_seconds_instead_of_milliseconds(text: str, instant: str) -> None:
         read(startingTimestamp=text)
 
 
-@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
-@pytest.mark.parametrize(
+@each("option", ["startingOffsets", "startingTimestamp"])
+@each(
     "text",
     ["{", "{}}", '{"A": }', '{"A": 1, "A": 2}', '{"A":' * 100_000, '{"A": ' + "9" * 5_000 + "}", "{A: 1}"],
-    ids=lambda text: text[:20],
 )
 def test_invalid_json(option: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"option {option} must be JSON, got ") as caught:

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from ce_nats.spark import stream_lag
+from tests.support.tables import each
 
 KAFKA = {"description": "KafkaV2", "endOffset": {"topic": {"0": 5}}, "latestOffset": {"topic": {"0": 9}}}
 
@@ -23,7 +24,7 @@ def source(end: Any, latest: Any) -> dict[str, Any]:
     return {"description": "nats", "endOffset": end, "latestOffset": latest}
 
 
-@pytest.mark.parametrize(
+@each(
     ("sources", "lag"),
     [
         ([], {}),
@@ -88,13 +89,13 @@ def test_json_of_a_progress_is_preferred_to_its_items() -> None:
     assert stream_lag(ProgressWithTexts(progress(texts))) == {"A": 4}
 
 
-@pytest.mark.parametrize("given", [5, [progress()], b"{}", object()])
+@each("given", [5, [progress()], b"{}", object()])
 def test_another_type_is_an_error(given: Any) -> None:
     with pytest.raises(TypeError, match="progress must be the progress of a streaming query or its JSON, got "):
         stream_lag(given)
 
 
-@pytest.mark.parametrize("given", ["", "{", "[]", "{}", "5", {}, {"sources": None}, {"sources": [5]}, "[" * 100_000])
+@each("given", ["", "{", "[]", "{}", "5", {}, {"sources": None}, {"sources": [5]}, "[" * 100_000])
 def test_another_shape_is_an_error(given: Any) -> None:
     with pytest.raises(ValueError, match="progress must be the progress of a streaming query or its JSON, got "):
         stream_lag(given)

@@ -8,6 +8,7 @@ from ce_nats.spark.connector._limits import Limits
 from ce_nats.spark.connector._pattern import StreamPattern
 from ce_nats.spark.connector._positions import EARLIEST, LATEST, Instant, Positions
 from ce_nats.spark.connector._read_options import READ_OPTIONS, ReadOptions
+from tests.support.tables import each
 
 STREAM = {"stream": "ORDERS"}
 
@@ -58,7 +59,7 @@ def test_names_of_all_options() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "limits"),
     [
         ({}, Limits(None, None, None, 900.0)),
@@ -78,7 +79,7 @@ def test_limits(given: dict[str, str], limits: Limits) -> None:
     assert read(given, streaming=True).limits == limits
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "text"),
     [
         ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger must be an integer from 1, got 'many'"),
@@ -103,9 +104,7 @@ def test_invalid_limits(given: dict[str, str], text: str) -> None:
         read(given, streaming=True)
 
 
-@pytest.mark.parametrize(
-    "option", ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay"]
-)
+@each("option", ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay"])
 def test_a_table_rejects_limits_of_micro_batches(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option} must be used with streaming queries, got a table"):
         read({option: "5"})
@@ -123,15 +122,13 @@ def test_a_strategy_for_a_start_after_the_last_message() -> None:
     assert read({**given, "startingTimestampStrategy": "ERROR"}).needs_messages
 
 
-@pytest.mark.parametrize(
-    ("subjects", "patterns"), [("", ()), (">", ()), ("a, a, a.*", ("a", "a.*")), ("a.b,a.>", ("a.>",)), ("a,>", ())]
-)
+@each(("subjects", "patterns"), [("", ()), (">", ()), ("a, a, a.*", ("a", "a.*")), ("a.b,a.>", ("a.>",)), ("a,>", ())])
 def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
     """Patterns that another one covers are removed; a pattern for all subjects becomes an empty tuple."""
     assert read({"subjects": subjects}).subjects == patterns
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "text"),
     [
         ({"stream": " "}, "option stream is missing"),
@@ -171,7 +168,7 @@ def test_invalid_options(options: dict[str, Any], text: str) -> None:
         read(options)
 
 
-@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+@each("option", ["endingOffsets", "endingTimestamp"])
 def test_a_streaming_query_rejects_end_positions(option: str) -> None:
     with pytest.raises(ValueError, match="got a streaming query"):
         read({option: "5"}, streaming=True)

@@ -20,6 +20,7 @@ from ce_nats.spark.connector._row_frames import RowEncoder, _check_event, _lines
 from ce_nats.wire._frames import frames_of
 from ce_nats.wire.nats import decode_frames, encode_header_block
 from tests.support.strategies import refused
+from tests.support.tables import each
 
 MODES = list(ContentMode)
 EVENT, MESSAGE = RowColumns(0, 1, None, None), RowColumns(0, None, 1, 2)
@@ -221,7 +222,7 @@ def test_messages_are_encoded_as_by_the_codec(
     check(RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup), batch)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_bytes_that_are_not_utf8_are_errors(mode: ContentMode) -> None:
     """Spark's strings may contain any bytes."""
     invalid = pa.array([b"\xff"]).view(pa.string())
@@ -285,7 +286,7 @@ def test_frames_without_headers_and_reply_subjects() -> None:
     assert frames.largest == (18, 18, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("attributes", "code"),
     [
         ({"id": ""}, "empty-attribute"),
@@ -315,8 +316,8 @@ def test_time_of_a_template_is_the_exact_text() -> None:
     assert encoder.messages(batch)[0].to_pylist() == ["x.2020-01-02T03%3A04%3A05%2E000Z"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("data", [pa.array(['{"a":1}', None]), pa.array([b"x", b""])], ids=["text", "bytes"])
+@each("mode", MODES)
+@each("data", [pa.array(['{"a":1}', None]), pa.array([b"x", b""])])
 def test_large_types(mode: ContentMode, data: pa.Array) -> None:
     """With spark.sql.execution.arrow.useLargeVarTypes."""
     text, octets = pa.large_string(), pa.large_binary()
@@ -335,8 +336,8 @@ def test_large_types(mode: ContentMode, data: pa.Array) -> None:
     check(RowEncoder(EVENT, "", mode, dedup=True), batch)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("charset", ["utf-8", "us-ascii", "latin-1"])
+@each("mode", MODES)
+@each("charset", ["utf-8", "us-ascii", "latin-1"])
 def test_text_outside_its_charset_is_not_encoded(charset: str, mode: ContentMode) -> None:
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
     attributes["datacontenttype"] = f"text/plain; charset={charset}"
@@ -359,7 +360,7 @@ def test_large_batches_are_divided() -> None:
 OFFSETS = pa.RecordBatch.from_arrays([pa.array([b"", b""])], ["data"]).nbytes
 
 
-@pytest.mark.parametrize(
+@each(
     ("sizes", "rows"),
     [
         ([], []),
@@ -377,7 +378,7 @@ def test_batches_are_divided_if_they_are_larger_than_the_limit(sizes: list[int],
     assert [len(value) for piece in pieces for value in piece["data"].to_pylist()] == sizes
 
 
-@pytest.mark.parametrize("count", [1, 9, 10, 11])
+@each("count", [1, 9, 10, 11])
 def test_largest_frame_has_the_largest_number(count: int) -> None:
     messages = [NatsMessage("a.b", b"x" * number) for number in range(count)]
     same = frames_of([(message, b"") for message in messages], 0, "_INBOX.x.")
@@ -413,15 +414,14 @@ def maps(keys: list[str], values: list[str | None], offsets: list[int], valid: l
     return pa.Array.from_buffers(kind, len(valid), buffers, children=[entries])
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     "extensions",
     [
         maps(["k", "k", "l"], ["1", "2", "3"], [0, 2, 3], [True, True]),
         maps(["k", "k", "l"], ["1", "2", "3"], [0, 1, 3], [False, True]),
         maps(["k", "l", "k"], ["1", None, "3"], [0, 1, 3], [True, True]),
     ],
-    ids=["duplicates", "entries of NULL", "NULL as a value"],
 )
 def test_unusual_extensions_are_encoded_as_by_the_codec(extensions: pa.Array, mode: ContentMode) -> None:
     events = events_of({"id": "a"}, {"id": "b"})
@@ -430,7 +430,7 @@ def test_unusual_extensions_are_encoded_as_by_the_codec(extensions: pa.Array, mo
     check(RowEncoder(EVENT, "", mode, dedup=True), batch)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_bytes_are_json_if_the_flag_is_true(mode: ContentMode) -> None:
     """Not if it is NULL: they get no datacontenttype."""
     parts = {
@@ -447,7 +447,7 @@ def test_bytes_are_json_if_the_flag_is_true(mode: ContentMode) -> None:
     assert ["application/json" in text for text in texts] == [True, False, False, False]
 
 
-@pytest.mark.parametrize("dedup", [True, False])
+@each("dedup", [True, False])
 def test_messages_without_headers_or_data(dedup: bool) -> None:
     """A row needs one of both columns."""
     pairs = [[{"key": name, "value": value} for name, value in EVENT_PAIRS]]
@@ -461,9 +461,9 @@ def test_messages_without_headers_or_data(dedup: bool) -> None:
         assert ("Nats-Msg-Id" in encoder.messages(batch)[1][0].as_py()) is dedup
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["id", "note", "extension"])
-@pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
+@each("mode", MODES)
+@each("name", ["id", "note", "extension"])
+@each("text", ODD_TEXTS)
 def test_unusual_texts_are_encoded_as_by_the_codec(text: str, name: str, mode: ContentMode) -> None:
     parts = {"attributes": events_of(*({"id": "1", **({} if name == "extension" else {name: text})} for _ in "ab"))}
     parts["attributes"] = parts["attributes"].field("attributes")
@@ -476,7 +476,7 @@ def test_unusual_texts_are_encoded_as_by_the_codec(text: str, name: str, mode: C
     check(encoder, batch.slice(0, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("subject", "codes"),
     [
         ("orders", (None, None)),
@@ -503,7 +503,7 @@ def test_subjects_of_rows_are_checked(subject: str, codes: tuple[str | None, str
             assert info.value.code == code
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "code", "text"),
     [
         (None, b"a", "invalid-header-name", "the name of a header must be a string or UTF-8 in a BINARY, got NULL"),
@@ -520,7 +520,7 @@ def test_headers_must_be_text(name: bytes | None, value: bytes | None, code: str
     assert info.value.code == code
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "code"),
     [
         ("a b", "c", "invalid-header-name"),
@@ -549,7 +549,7 @@ def test_messages_whose_data_is_not_json_have_a_deduplication_id() -> None:
     assert "Nats-Msg-Id" in encoder.messages(batch)[1][0].as_py()
 
 
-@pytest.mark.parametrize("is_map", [True, False])
+@each("is_map", [True, False])
 def test_only_maps_with_attributes_must_be_those_of_events(is_map: bool) -> None:
     """A list is sent unchanged."""
     pairs = [[("ce-id", "1"), ("a", "b")]]
@@ -566,10 +566,8 @@ def test_only_maps_with_attributes_must_be_those_of_events(is_map: bool) -> None
         assert encoder.messages(batch)[1].to_pylist() == ["ce-id: 1\r\na: b\r\n"]
 
 
-@pytest.mark.parametrize("dedup", [True, False])
-@pytest.mark.parametrize(
-    "pair", [*((name, "a") for name in NAMES_OF_HEADERS), *(("a", value) for value in VALUES_OF_HEADERS)], ids=ascii
-)
+@each("dedup", [True, False])
+@each("pair", [*((name, "a") for name in NAMES_OF_HEADERS), *(("a", value) for value in VALUES_OF_HEADERS)])
 def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bool) -> None:
     rows = pairs_of([*EVENT_PAIRS, pair], [pair], [], [pair])
     batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 4), rows, pa.array([b""] * 4)], ["subject", "h", "d"])
@@ -584,7 +582,7 @@ def pairs_of(*rows: list[tuple[str | None, str | None]] | None) -> pa.Array:
     return pa.array(shaped, pa.list_(pair))
 
 
-@pytest.mark.parametrize("dedup", [True, False])
+@each("dedup", [True, False])
 def test_only_rows_with_unusual_headers_are_left_to_the_codec(dedup: bool) -> None:
     """All others are encoded as columns."""
     usual = [None, [], [("a", "b"), ("a", "")], EVENT_PAIRS]
@@ -595,7 +593,7 @@ def test_only_rows_with_unusual_headers_are_left_to_the_codec(dedup: bool) -> No
     assert encode_headers(maps, None, 3, dedup=dedup).odd == {2}
 
 
-@pytest.mark.parametrize("dedup", [True, False])
+@each("dedup", [True, False])
 def test_entries_of_null_are_not_sent(dedup: bool) -> None:
     """Arrow allows entries in the range of a NULL list."""
     flat = pairs_of([*EVENT_PAIRS], [("a", "b")])
@@ -606,8 +604,8 @@ def test_entries_of_null_are_not_sent(dedup: bool) -> None:
     assert encoder.messages(batch)[1].to_pylist() == ["", "a: b\r\n"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     "changed",
     [
         {"x": pa.array([1.5, 2.0])},
@@ -624,9 +622,6 @@ def test_entries_of_null_are_not_sent(dedup: bool) -> None:
         {"n": pa.array([-(2**31), -(2**31) - 1])},
         {"at": pa.array([None, 253402300800000000], TIMESTAMP)},
     ],
-    ids=lambda changed: ",".join(
-        f"{name} {column.type if column is not None else 'missing'}" for name, column in changed.items()
-    ),
 )
 def test_invalid_attributes_are_errors_as_by_the_codec(changed: dict[str, pa.Array | None], mode: ContentMode) -> None:
     core = {name: pa.array([value] * 2) for name, value in (*EVENT_CORE, ("id", "1"))}
@@ -671,9 +666,9 @@ USUAL_TYPES = {
 }
 
 
-@pytest.mark.parametrize("dedup", [True, False])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("dedup", [True, False])
+@each("mode", MODES)
+@each(
     "parts",
     [
         {},
@@ -686,7 +681,6 @@ USUAL_TYPES = {
         {"extensions": maps(["k", "l", "m"], ["é", "", "1"], [0, 2, 2, 3], [True, False, True])},
         {"error": pa.nulls(3, pa.string())},
     ],
-    ids=lambda parts: ",".join(parts),
 )
 def test_usual_columns_are_encoded_together(parts: dict[str, pa.Array], mode: ContentMode, dedup: bool) -> None:
     """The codec encodes no row of them, also if some values are NULL or have to be escaped."""
@@ -698,8 +692,8 @@ def test_usual_columns_are_encoded_together(parts: dict[str, pa.Array], mode: Co
         check(encoder, some)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     ("content_type", "parts"),
     [
         (None, {"data": pa.array(["1", "text", "2"])}),
@@ -712,7 +706,6 @@ def test_usual_columns_are_encoded_together(parts: dict[str, pa.Array], mode: Co
         (None, {"extensions": pa.array([[("k", 5)], None, [("l", -1)]], pa.map_(pa.string(), pa.int32()))}),
         (None, {"extensions": pa.array([[("k", None)], None, []], pa.map_(pa.string(), pa.null()))}),
     ],
-    ids=lambda given: ",".join(given) if isinstance(given, dict) else str(given),
 )
 def test_other_columns_are_encoded_as_by_the_codec(
     content_type: str | None, parts: dict[str, pa.Array], mode: ContentMode
@@ -723,8 +716,8 @@ def test_other_columns_are_encoded_as_by_the_codec(
     check(encoder, batch.slice(1))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
+@each("mode", MODES)
+@each(
     ("name", "text"),
     [("id", "2"), ("note", "a"), ("subject", ""), ("time", "today"), ("time", TIME_TEXT), ("data", "1"), ("my_x", "1")],
 )
@@ -736,7 +729,7 @@ def test_names_of_extensions_in_a_map_are_checked(name: str, text: str, mode: Co
     assert encode(batch["event"], mode, dedup=True).odd == {1}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_events_that_are_null_are_errors(mode: ContentMode) -> None:
     batch = event_batch({})
     attributes = batch["event"].field("attributes")
@@ -747,7 +740,7 @@ def test_events_that_are_null_are_errors(mode: ContentMode) -> None:
         check(RowEncoder(EVENT, "", mode, dedup=True), null_events)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each("mode", MODES)
 def test_variants_are_encoded_as_by_the_codec(mode: ContentMode) -> None:
     """In Arrow, they are structs; here of the integer 5, and of an empty object."""
     kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])

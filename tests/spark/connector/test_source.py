@@ -32,6 +32,7 @@ from ce_nats.testing import NatsServer
 from tests.support.needs import limits, needs_limits
 from tests.support.pausing import paused
 from tests.support.reading import publish_all
+from tests.support.tables import each
 
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
@@ -321,7 +322,7 @@ def test_positions_by_time(broker):
         strict.partitions()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "text"),
     [
         ({"stream": ""}, "option stream is missing"),
@@ -353,7 +354,7 @@ def test_invalid_options(options, text):
         given.reader(given.schema())
 
 
-@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+@each("option", ["endingOffsets", "endingTimestamp"])
 def test_a_streaming_query_rejects_end_positions(option):
     given = NatsDataSource({"url": "nats://localhost", "stream": "A", option: "1"})
     with pytest.raises(ValueError, match="got a streaming query"):
