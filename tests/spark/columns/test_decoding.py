@@ -19,7 +19,7 @@ def frame(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(ROWS, "sequence long, headers array<struct<key string, value string>>, data binary")
 
 
-@pytest.fixture(params=["jvm", "python"])
+@pytest.fixture(params=["jvm", pytest.param("python", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

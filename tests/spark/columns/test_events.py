@@ -150,7 +150,7 @@ def test_deduplication_with_special_characters_in_names(spark: SparkSession) -> 
     assert deduplicate(table.toDF("x.y`id", "x.y`source"), prefix="x.y`").count() == 1
 
 
-@pytest.mark.parametrize("engine", ["jvm", "python"])
+@pytest.mark.parametrize("engine", ["jvm", pytest.param("python", marks=pytest.mark.long)])
 def test_deduplication_reads_and_decodes_its_input_once(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:

@@ -23,7 +23,7 @@ ERROR = "the message is not a valid CloudEvent: invalid-utf8 stream=ORDERS seque
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
 
-@pytest.fixture(params=["jvm", "python", pytest.param("python-frames", marks=pytest.mark.long)])
+@pytest.fixture(params=["jvm", *(pytest.param(name, marks=pytest.mark.long) for name in ("python", "python-frames"))])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each engine, and the Python engine with whole DataFrames, as on pyspark 4.0."""
     if request.param == "python-frames":

@@ -108,7 +108,6 @@ def test_the_struct_is_that_of_from_nats(spark: SparkSession) -> None:
         assert [event[name] for name in others] == [flat[f"ce_{name}"] for name in others]
 
 
-@pytest.mark.parametrize("execution", ["functions", "frames"], indirect=True)
 @pytest.mark.usefixtures("execution")
 def test_modes(frame: DataFrame) -> None:
     exploded = explode_cloudevents(frame, extensions={"n": "int"}, prefix="x_", engine="python")
@@ -141,7 +140,7 @@ HEADERS = {
 
 
 @pytest.mark.usefixtures("execution")
-@pytest.mark.parametrize("large", ["false", "true"])
+@pytest.mark.parametrize("large", ["false", pytest.param("true", marks=pytest.mark.long)])
 def test_types_of_headers(spark: SparkSession, large: str) -> None:
     columns = [f"if(id = 0, {headers}, null) {name}" for name, headers in HEADERS.items()]
     events = spark.range(0, 2, 1, 1).selectExpr("id", "if(id = 0, 'x', null) payload", *columns)
