@@ -165,7 +165,7 @@ def circular():
 
 def deep():
     data = []
-    for _ in range(100_000):
+    for _ in range(10_000):
         data = [data]
     return data
 

@@ -2,11 +2,16 @@
 
 import functools
 import inspect
+import reprlib
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+_REPR.maxdict = 20
 
 
 def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Any], Any]:
@@ -31,7 +36,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Any], An
                 try:
                     test(**fixtures, **values)
                 except (Exception, pytest.fail.Exception):
-                    errors.append(f"{values!r:.300}\n{traceback.format_exc()}")
+                    errors.append(f"{_REPR.repr(values)}\n{traceback.format_exc()}")
             if errors:
                 pytest.fail("\n".join([f"{len(errors)} of {len(table)} cases failed:", *errors]), pytrace=False)
 
