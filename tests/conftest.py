@@ -119,10 +119,6 @@ MARKERS = {
 # Seconds for a test with a marker, with its fixtures. Of several markers the first one counts.
 LIMITS = {"long": 1800, "faults": 300, "spark": 300}
 
-# Spark waits ten seconds for the Python process of a streaming source, which may start slower on a busy machine.
-# (An option for all tests would cost 40 ms per test in xdist, because the plugin asks another process.)
-RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
-
 
 def scope_of(nodeid: str) -> str:
     """Return the scope of a test; tests of a scope run in one process: a file, or all that share what starts slowly."""
@@ -146,8 +142,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(seconds))
         if item.get_closest_marker("long"):
             item.add_marker("slow")
-        if item.get_closest_marker("spark"):
-            item.add_marker(RETRY)
     if hasattr(config, "workerinput"):
         order = {scope: place for place, scope in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(scope_of(item.nodeid), len(order)))

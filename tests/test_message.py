@@ -354,7 +354,7 @@ class OtherMultimap:
         self.items = lists.items
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each("shape", SHAPES)
 def test_every_form_is_accepted(shape):
     assert Headers(shape()).items() == TWO
     assert list(header_pairs(shape())) == TWO

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+_PARAM = type(pytest.param())
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 _REPR.maxdict = 20
@@ -22,21 +23,25 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Any], An
 
     Args:
         names: Arguments of the test that a case sets.
-        cases: A value for each name, or for one name the value itself.
+        cases: A value for each name, or for one name the value itself; or ``pytest.param`` with a name of the case.
     """
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [dict(zip(names, [case] if len(names) == 1 else case, strict=True)) for case in cases]
+    table = [
+        case if isinstance(case, _PARAM) else pytest.param(*([case] if len(names) == 1 else case)) for case in cases
+    ]
     assert table, "a table has cases"
+    assert all(len(case.values) == len(names) for case in table), "a case has a value for each name"
 
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
             errors = []
-            for values in table:
+            for case in table:
+                values = dict(zip(names, case.values, strict=True))
                 try:
                     test(**fixtures, **values)
                 except (Exception, pytest.fail.Exception):
-                    errors.append(f"{_REPR.repr(values)}\n{traceback.format_exc()}")
+                    errors.append(f"{case.id or _REPR.repr(values)}\n{traceback.format_exc()}")
             if errors:
                 pytest.fail("\n".join([f"{len(errors)} of {len(table)} cases failed:", *errors]), pytrace=False)
 
