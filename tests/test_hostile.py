@@ -305,6 +305,7 @@ def _joined(template: bytes, count: int) -> bytes:
     return b",".join(template % number for number in range(count))
 
 
+@pytest.mark.faults
 @each("name", BLOWN_UP)
 def test_time_is_linear(name: str) -> None:
     """Four times the input takes about four times as long, not sixteen."""
@@ -324,6 +325,7 @@ def _time(call: Callable[[Any], Any], value: Any) -> float:
 # --- Memory ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 @each("name", BLOWN_UP)
 def test_memory_is_proportional(name: str) -> None:
     """No input needs more than 30 times its size."""

@@ -4,6 +4,7 @@ import json
 from time import process_time
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ PIECES = {
 }
 
 
+@pytest.mark.faults
 @each("piece", PIECES.values())
 @each("start", [b"", b'"', b"[" * MAX_LEVELS, b'["'])
 def test_time_is_linear(start: bytes, piece: bytes) -> None:

@@ -933,6 +933,7 @@ def seconds(call, *args):
     return time.process_time() - start
 
 
+@pytest.mark.faults
 def test_byte_by_byte_is_linear():
     """A reader that copied its buffer for each byte would take much longer than the half second of this one."""
     payload = bytes(400_000) + b"\n" * 400_000
@@ -953,6 +954,7 @@ def test_many_frames_at_once_are_linear():
     assert len(frames) == 100_000
 
 
+@pytest.mark.faults
 @each(
     "block",
     [
