@@ -2,7 +2,7 @@
 # Everything else is installed into .venv/ in this directory.
 
 PYTHON ?= python3
-# Number of test processes. Tests that share a Spark session, which take most of the time, run in two of them.
+# Number of test processes. Tests that share a Spark session run in one of them.
 WORKERS ?= 4
 # Number of changes that `make mutants` makes.
 COUNT ?= 600

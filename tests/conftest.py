@@ -81,7 +81,6 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 SPARK = "tests/spark/"
 # Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
-COLUMNS = f"{SPARK}columns/"  # as many tests as the rest of the folder
 # Their tests share three servers, which start once.
 CLUSTERED = tuple(
     f"tests/aio/scenarios/test_{name}.py"
@@ -90,7 +89,6 @@ CLUSTERED = tuple(
 # The slowest run first: tests that share a Spark session, then those that start another Spark.
 LONGEST = (
     SPARK,
-    COLUMNS,
     "tests/test_docs.py",
     CLUSTERED[0],
     *APART,
@@ -123,8 +121,6 @@ LIMITS = {"long": 1800, "faults": 300, "spark": 300}
 def scope_of(nodeid: str) -> str:
     """Return the scope of a test; tests of a scope run in one process: a file, or all that share what starts slowly."""
     file = nodeid.partition("::")[0]
-    if file.startswith(COLUMNS):
-        return COLUMNS
     if file in CLUSTERED:
         return CLUSTERED[0]
     return SPARK if file.startswith(SPARK) and file not in APART else file
