@@ -19,7 +19,7 @@ from ce_nats.aio.reading import _stored_messages as one_by_one
 from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
-from tests.support.reading import publish_all, read, way
+from tests.support.reading import publish_all, read, until_stored, way
 from tests.support.relay import Relay
 from tests.support.waiting import until
 
@@ -272,12 +272,12 @@ async def test_deleted_messages_are_skipped(way, js, ten, subject):
     assert await sequences(js, ten, subject=f"{subject}.even") == [2, 6, 8]
 
 
-async def test_wide_gap_is_skipped(way, nc, js, subject, stream, until_stored):
+async def test_wide_gap_is_skipped(way, nc, js, subject, stream):
     """Without a request for each skipped message."""
     await js.publish(f"{subject}.a", b"")
     for _ in range(2000):
         await nc.publish(f"{subject}.b", b"")
-    await until_stored(stream, 2001)
+    await until_stored(js, stream, 2001)
     await js.publish(f"{subject}.a", b"")
     before = nc.stats["out_msgs"]
     assert await sequences(js, stream, subject=f"{subject}.a") == [1, 2002]
@@ -290,14 +290,14 @@ async def test_purged_stream_ends_at_once(way, js, ten):
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_random_gaps_and_filters(nc, js, subject, stream, until_stored, seed, monkeypatch):
+async def test_random_gaps_and_filters(nc, js, subject, stream, seed, monkeypatch):
     """Hundreds of messages with gaps, compared with a list of the remaining ones, read both ways."""
     random = Random(seed)
     kept = {}
     for number in range(1, 401):
         kept[number] = random.choice("aab")
         await nc.publish(f"{subject}.{kept[number]}", b"")
-    await until_stored(stream, 400)
+    await until_stored(js, stream, 400)
     for _ in range(random.randrange(1, 40)):
         first = random.randrange(1, 401)
         for number in range(first, min(first + random.choice([1, 2, 30]), 401)):
@@ -329,10 +329,10 @@ async def test_few_messages_are_read_without_a_consumer(js, ten):
         assert (await js.stream_info(ten)).state.consumer_count == 0
 
 
-async def test_consumer_is_deleted_after_reading_many_messages(nc, js, subject, stream, until_stored):
+async def test_consumer_is_deleted_after_reading_many_messages(nc, js, subject, stream):
     for number in range(3_000):
         await nc.publish(subject, b"%d" % number)
-    await until_stored(stream, 3_000)
+    await until_stored(js, stream, 3_000)
     assert [int(message.data) for message in await read(js, stream)] == list(range(3_000))
     assert (await js.stream_info(stream)).state.consumer_count == 0
     async with aclosing(read_stream(js, stream)) as batches:
@@ -349,7 +349,7 @@ async def test_several_subjects_are_filtered(way, js, ten, subject):
     assert await sequences(js, ten, subject=[">", f"{subject}.odd"]) == list(range(1, 12))
 
 
-async def test_both_ways_return_equal_messages(js, subject, stream, send_raw, until_stored, monkeypatch):
+async def test_both_ways_return_equal_messages(js, subject, stream, send_raw, monkeypatch):
     """They equal the answers of the server's API."""
     lines = [
         b"a: \xff%d\r\nA:b\r\na: \xff%d\r\n",
@@ -361,7 +361,7 @@ async def test_both_ways_return_equal_messages(js, subject, stream, send_raw, un
     for number in range(50):
         block = lines[number % 5]
         send_raw(f"{subject}.{number}", block and block.replace(b"%d", b"%d" % number), b"\0\xff%d" % number)
-    await until_stored(stream, 50)
+    await until_stored(js, stream, 50)
     found = []
     for few in (0, 100):
         monkeypatch.setattr(ranges, "_FEW", few)
@@ -605,11 +605,11 @@ SOON = 15
 
 
 @pytest.fixture
-async def thousand(nc, stream, subject, until_stored):
+async def thousand(nc, js, stream, subject):
     """A stream of 1,000 messages."""
     for number in range(1000):
         await nc.publish(subject, b"%d" % number)
-    await until_stored(stream, 1000)
+    await until_stored(js, stream, 1000)
     return stream
 
 
@@ -797,10 +797,10 @@ async def test_refused_setting_is_an_error(js, stream):
 # --- Stored messages of nats-py --------------------------------------------------------------------------------------
 
 
-async def test_non_ascii_headers_of_get_msg_are_decoded(js, subject, stream, send_raw, until_stored):
+async def test_non_ascii_headers_of_get_msg_are_decoded(js, subject, stream, send_raw):
     """``js.get_msg()`` parses headers as mail, and returns objects in place of non-ASCII values."""
     send_raw(subject, MINIMAL + "ce-subject: Euro € 😀\r\n".encode())
-    await until_stored(stream, 1)
+    await until_stored(js, stream, 1)
     message = await js.get_msg(stream, 1)
     assert not isinstance(message.headers["ce-subject"], str)
     assert message.data is None
