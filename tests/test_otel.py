@@ -26,6 +26,7 @@ from ce_nats.aio import AtomicBatch, DeliveryError, Publisher, PublishError, Pul
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from tests.support.broker import make_event, server
+from tests.support.consuming import until_consumer
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.server
@@ -419,11 +420,7 @@ async def test_message_that_is_released_unhandled_is_not_counted(js, stream, tel
         await aio.jetstream.publish(js, make_event(number), f"{stream}.x")
     outcomes = []
     async with consume(on_outcome=outcomes.append) as consumer, await asyncio.wait_for(anext(consumer), 60):
-
-        async def has_arrived():
-            return (await js.consumer_info(stream, "billing")).num_ack_pending == 2
-
-        await until(has_arrived)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 2, "billing")
     assert [str(one.kind) for one in outcomes] == ["acknowledged", "released"]
     assert [one.value for one in telemetry.metrics()["messaging.client.consumed.messages"]] == [1]
 

@@ -51,19 +51,6 @@ def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
 
 
 @pytest.fixture
-def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
-    """Wait until a stream has stored a number of messages: a PONG means received, not yet stored."""
-
-    async def wait(stream: str, count: int) -> None:
-        async def are_stored() -> bool:
-            return (await js.stream_info(stream)).state.last_seq >= count
-
-        await until(are_stored)
-
-    return wait
-
-
-@pytest.fixture
 def send_raw(server: NatsServer) -> Callable[..., None]:
     """Publish bytes through a socket, because client libraries change headers."""
 

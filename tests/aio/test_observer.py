@@ -5,7 +5,6 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import nats
 import pytest
@@ -18,9 +17,8 @@ from ce_nats.aio._observer import Observer
 from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.redelivery import Backoff, Reason
 from ce_nats.testing import FakeDelivery
-from tests.support import waiting
-
-until = partial(waiting.until, seconds=60)
+from tests.support.consuming import until_consumer
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -145,11 +143,7 @@ async def test_message_without_dead_letter_subject_is_terminated(publish, consum
 async def test_unhandled_messages_are_released(js, stream, publish, consume, outcomes):
     await publish(1, 2, 3)
     async with consume() as consumer, await take(consumer):
-
-        async def has_arrived():
-            return (await js.consumer_info(stream, "c")).num_ack_pending == 3
-
-        await until(has_arrived)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 3)
     assert [(one.delivery.sequence, one.kind, one.seconds is None) for one in outcomes] == [
         (1, OutcomeKind.ACKNOWLEDGED, False),
         (2, OutcomeKind.RELEASED, True),

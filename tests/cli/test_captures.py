@@ -20,7 +20,7 @@ from ce_nats.capture._rows import to_table
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
-from tests.support.reading import publish_all
+from tests.support.reading import publish_all, until_stored
 from tests.support.waiting import until
 
 
@@ -404,13 +404,6 @@ def test_messages_purged_during_a_capture_are_reported(start, with_js, stream, s
     assert json.loads(summary)["lost"] == [[first, count - 10]]
     assert json.loads(summary)["messages"] == len(sequences) < count
     assert process.returncode == 3
-
-
-async def until_stored(js, stream, count):
-    async def are_stored():
-        return (await js.stream_info(stream)).state.last_seq >= count
-
-    await until(are_stored)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])

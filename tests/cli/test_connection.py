@@ -10,7 +10,7 @@ import pytest
 
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
-from tests.support.waiting import until
+from tests.support import reading
 
 # Account SHOP has JetStream; account OTHER imports its API with another subject prefix.
 ACCOUNTS = """
@@ -219,8 +219,4 @@ def test_lost_connection_is_reported(event, start):
 
 async def until_stored(server):
     async with await nats.connect(server.url) as nc:
-
-        async def is_stored():
-            return (await nc.jetstream().stream_info("S")).state.messages
-
-        await until(is_stored)
+        await reading.until_stored(nc.jetstream(), "S", 1)

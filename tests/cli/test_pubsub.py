@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from ce_nats.aio.jetstream import configure_stream
-from tests.support.waiting import until
+from tests.support.reading import until_stored
 
 
 def listening(process):
@@ -49,13 +49,6 @@ def test_sub_ends_when_the_pipe_is_closed(start, at_server, event, subject):
     at_server("pub", subject, event())
     assert process.stderr.read() == b""
     assert process.wait(30) == 141
-
-
-async def until_stored(js, stream, count):
-    async def are_stored():
-        return (await js.stream_info(stream)).state.messages >= count
-
-    await until(are_stored)
 
 
 def test_pub_can_be_stopped_while_it_waits_for_input(start, event, stream, stored, subject, with_js):

@@ -231,13 +231,13 @@ async def numbers(subscription, count):
 
 
 @asynccontextmanager
-async def interrupted(url, client_id, timeout=10):
+async def interrupted(url, client_id, **options):
     """Yield a relay, a client that reconnects through it, another client, and a function that ends an interruption."""
     lost = []
     with Relay(url) as relay:
         async with (
-            client(relay.url, client_id, reconnect=True, on_lost=lost.append, timeout=timeout) as connection,
-            client(url, f"other-{client_id}", ping_max_out=88, timeout=10) as other,
+            client(relay.url, client_id, reconnect=True, on_lost=lost.append, **options) as connection,
+            client(url, f"other-{client_id}", ping_max_out=88) as other,
         ):
 
             async def recover():

@@ -208,7 +208,8 @@ WITHOUT = """
 import json, sys
 sys.modules["google.protobuf"] = None
 from ce_nats.conformance import load_cases, run_case
-print(json.dumps(sorted({(str(one.result), one.problem) for one in map(run_case, load_cases(["stan-messages"]))})))
+verdicts = map(run_case, load_cases(["stan-messages"])[::20])  # each one tries to import protobuf again
+print(json.dumps(sorted({(str(one.result), one.problem) for one in verdicts})))
 try:
     import ce_nats.stan
 except ImportError as error:

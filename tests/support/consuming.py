@@ -50,13 +50,23 @@ def is_settled(js, stream):
     """Wait until the consumer has no unacknowledged and no undelivered messages."""
 
     async def wait(name="c", stream=stream):
-        async def has_none():
-            info = await js.consumer_info(stream, name)
-            return info.num_ack_pending == info.num_pending == 0
-
-        await until(has_none)
+        await until_consumer(js, stream, has_none, name)
 
     return wait
+
+
+def has_none(info):
+    """Return whether a consumer has no unacknowledged and no undelivered messages."""
+    return info.num_ack_pending == info.num_pending == 0
+
+
+async def until_consumer(js, stream, condition, name="c"):
+    """Wait until the state of a consumer meets a condition."""
+
+    async def is_met():
+        return condition(await js.consumer_info(stream, name))
+
+    await until(is_met)
 
 
 async def after(awaitable):

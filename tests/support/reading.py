@@ -32,6 +32,20 @@ async def _stored(js, subject, payload, headers):
         return None
 
 
+async def until_stream(js, stream, condition):
+    """Wait until the state of a stream meets a condition."""
+
+    async def is_met():
+        return condition((await js.stream_info(stream)).state)
+
+    await until(is_met)
+
+
+async def until_stored(js, stream, count):
+    """Wait until a stream has stored a number of messages: a PONG means received, not yet stored."""
+    await until_stream(js, stream, lambda state: state.last_seq >= count)
+
+
 async def read(js, stream, **options):
     """Return all messages of :func:`read_stream` in one list."""
     return [message async for batch in read_stream(js, stream, **options) for message in batch]

@@ -15,8 +15,7 @@ def event_ids(*numbers: int) -> list[str]:
 
 
 def stored_ids(js: SimpleNamespace, stream: str) -> list[str]:
-    last = js.stream_info(stream).state.last_seq
-    return [from_nats_message(js.get_msg(stream, number)).get_id() for number in range(1, last + 1)]
+    return [from_nats_message(message).get_id() for message in js.read(stream)]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -8,8 +8,17 @@ import pytest
 from ce_nats import sync
 from ce_nats.testing import NatsServer
 from tests.support.broker import make_event, server
+from tests.support.forks import forking
+from tests.support.reading import read
 
 __all__ = ["make_event", "server"]
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[str]:
+    """Yield a program that starts programs fast, in forks of one process."""
+    with forking() as program:
+        yield program
 
 
 @pytest.fixture
@@ -33,7 +42,8 @@ def js(nc: sync.Connection) -> SimpleNamespace:
         return lambda *args, **options: nc.run(getattr(context, name), *args, **options)
 
     names = ("add_stream", "delete_stream", "stream_info", "get_msg", "consumer_info")
-    return SimpleNamespace(**{name: blocking(name) for name in names})
+    functions = {name: blocking(name) for name in names}
+    return SimpleNamespace(**functions, read=lambda stream: nc.run(read, context, stream))
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -89,7 +91,10 @@ def test_closed_queue_returns_what_was_not_sent():
 # --- Other processes --------------------------------------------------------------------------------------------------
 
 START = """
-import logging, os, sys, threading
+import logging, os, sys, threading, warnings
+sys.modules["program"] = sys.modules["__main__"]  # which ends after atexit, as in a new process
+warnings.simplefilter("error")
+warnings.simplefilter("ignore", DeprecationWarning)
 from cloudevents.core.v1.event import CloudEvent
 from ce_nats import sync
 logging.basicConfig(format="%(message)s")
@@ -99,15 +104,37 @@ def event(number):
 """
 
 
-def run(program: str, url: str, subject: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *options, "-c", START + program, url, subject]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+@pytest.fixture
+def command(python, server, subject, tmp_path):
+    """Return a function that stores a program, and returns its command line."""
+
+    def command(program: str, url: str = server.url, python: str = python) -> list[str]:
+        path = tmp_path / "program.py"
+        path.write_text(program, "utf-8")
+        return [python, str(path), url, subject]
+
+    return command
 
 
-def start(program: str, url: str, subject: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", START + program, url, subject]
+@pytest.fixture
+def run(command):
+    """Return a function that runs a program, and returns its status, output and errors."""
+
+    def run(program: str, **options: str) -> tuple[int, str, str]:
+        done = subprocess.run(command(program, **options), capture_output=True, text=True, timeout=SECONDS)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@contextmanager
+def start(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # if the test fails
 
 
 WITHOUT_CLOSING = {
@@ -148,49 +175,45 @@ WITHOUT_CLOSING = {
 
 
 @pytest.mark.parametrize("program", WITHOUT_CLOSING.values(), ids=WITHOUT_CLOSING)
-def test_waiting_events_are_sent_when_the_program_ends(server, js, stream, subject, program):
-    done = run(program, server.url, subject, "-W", "error", "-W", "ignore::DeprecationWarning")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_waiting_events_are_sent_when_the_program_ends(run, js, stream, program):
+    assert run(START + program) == (0, "", "")
     assert stored_ids(js, stream) == event_ids(*range(300))
 
 
-@pytest.mark.parametrize(
-    "opened", ["subscribe(subject)", "consumer(stream, 'c', dead_letter=None, create=ConsumerConfig())"]
-)
-def test_iterations_end_with_the_program(server, js, stream, subject, opened):
+def test_iterations_end_with_the_program(run, stream):
     """A thread may ask for the next message when the connections are closed; here a function that runs after that."""
     program = (
         "import atexit\n"
-        "atexit.register(lambda: print(list(messages)))\n"
+        "atexit.register(lambda: print(list(messages), list(deliveries)))\n"
         f"from nats.js.api import ConsumerConfig\n{START}\n"
+        "nc = sync.connect(url)\n"
+        "messages = nc.subscribe(subject)\n"
         "stream = subject.replace('.', '_')\n"
-        f"messages = sync.connect(url).{opened}\n"
+        "deliveries = sync.connect(url).consumer(stream, 'c', dead_letter=None, create=ConsumerConfig())\n"
     )
-    command = [sys.executable, "-c", program, server.url, subject]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    assert run(program, python=sys.executable) == (0, "[] []\n", "")
 
 
-def test_lost_events_are_logged_when_the_program_ends_without_a_server():
+def test_lost_events_are_logged_when_the_program_ends_without_a_server(command, subject):
     """The program does not hang, and logs one line."""
     program = (
         "p = sync.connect(url).publisher()\nprint('ready', flush=True)\nsys.stdin.readline()\n"
         "for n in range(3): p.publish(event(n), subject)\n"
     )
-    with NatsServer(jetstream=True) as mortal, start(program, mortal.url, "lost") as process:
+    with NatsServer(jetstream=True) as mortal, start(command(START + program, mortal.url)) as process:
         assert process.stdout.readline() == "ready\n"
         mortal.stop()
         _, complaint = process.communicate("continue\n", timeout=SECONDS)
     lines = [line for line in complaint.splitlines() if "before the end of the program" in line]
     assert len(lines) == 1, complaint
-    assert "timeout: lost: " in lines[0]
+    assert f"timeout: {subject}: " in lines[0]
     assert "(and 2 more)" in lines[0]
     assert process.returncode == 0
     assert "Task was destroyed" not in complaint
     assert "Traceback" not in complaint
 
 
-def test_fork_opens_a_separate_connection(server, js, stream, subject):
+def test_fork_opens_a_separate_connection(run, js, stream):
     """The parent's connection stays open, and the parent sends its waiting events, once."""
     program = """
 nc = sync.connect(url)
@@ -219,14 +242,13 @@ assert [next(messages).event.get_id() for _ in range(102)][-1] == "event 101"
 nc.close()
 print("done")
 """
-    done = run(program, server.url, subject, "-W", "error", "-W", "ignore::DeprecationWarning")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert run(START + program) == (0, "done\n", "")
     assert sorted(stored_ids(js, stream)) == sorted(event_ids(*range(102)))
 
 
-def test_ctrl_c_ends_a_waiting_program(server, subject):
+def test_ctrl_c_ends_a_waiting_program(command):
     program = "nc = sync.connect(url)\nmessages = nc.subscribe(subject)\nprint('ready', flush=True)\nnext(messages)"
-    with start(program, server.url, subject) as process:
+    with start(command(START + program)) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=SECONDS)
@@ -235,7 +257,12 @@ def test_ctrl_c_ends_a_waiting_program(server, subject):
     assert "Task was destroyed" not in complaint
 
 
-def test_missing_extra_is_named():
-    program = "import sys; sys.modules['anyio'] = None; import ce_nats.sync"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "ce_nats.sync needs anyio: pip install 'ce-nats[sync]'" in done.stderr
+def test_missing_extra_is_named(run):
+    program = """
+import sys
+for name in [name for name in sys.modules if name.startswith(("anyio", "ce_nats.sync"))]:
+    del sys.modules[name]
+sys.modules["anyio"] = None
+import ce_nats.sync
+"""
+    assert "ce_nats.sync needs anyio: pip install 'ce-nats[sync]'" in run(program)[2]

@@ -11,7 +11,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats import DeliveryError
 from ce_nats.aio import PullConsumer
-from tests.support.consuming import acks, after, consume, is_settled, number_of, publish, take
+from tests.support.consuming import acks, after, consume, is_settled, number_of, publish, take, until_consumer
 from tests.support.relay import Relay, without
 from tests.support.waiting import until
 
@@ -157,11 +157,7 @@ async def test_acknowledgements_are_written_before_the_end(server, js, stream, d
         if method != "stop":
             await getattr(nc, method)()
     await nc.close()
-
-    async def are_acknowledged():
-        return (await js.consumer_info(stream, "c")).ack_floor.stream_seq == 40
-
-    await until(are_acknowledged)
+    await until_consumer(js, stream, lambda info: info.ack_floor.stream_seq == 40)
 
 
 async def test_acknowledgements_that_cannot_be_sent_are_reported(server, stream, dead, publish):

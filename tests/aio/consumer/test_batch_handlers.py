@@ -7,7 +7,7 @@ import pytest
 
 from ce_nats.aio import BatchError
 from ce_nats.errors import Reject
-from tests.support.consuming import after, consume, is_settled, number_of, publish
+from tests.support.consuming import after, consume, is_settled, number_of, publish, until_consumer
 from tests.support.waiting import until
 
 __all__ = ["consume", "is_settled", "publish"]
@@ -369,15 +369,12 @@ async def test_stop_completes_the_batch(consume, publish, is_settled, nc, js, st
     await publish(1, 2, 3)
     calls = []
 
-    async def are_delivered():
-        return (await js.consumer_info(stream, "c")).num_ack_pending == 3
-
     async def handle(batch):
         calls.append(numbers_of(batch))
 
     async with consume() as consumer:
         running = asyncio.create_task(consumer.run_batches(handle, max_wait=60))
-        await until(are_delivered)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 3)
         await nc.flush()  # they have been received
         consumer.stop()
         await after(running)

@@ -7,7 +7,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import DeliveryError, PullConsumer
-from tests.support.consuming import acks, after, consume, is_settled, publish, take
+from tests.support.consuming import acks, after, consume, is_settled, publish, take, until_consumer
 from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
@@ -78,12 +78,8 @@ async def test_consumer_that_was_created_again_is_named_and_its_messages_are_fet
     async with consume(prefetch=8, ack_wait=10) as consumer:
         running = asyncio.create_task(consumer.run(handle, concurrency=2, key=key))
         await after(entered.wait())
-
-        async def is_full():
-            info = await js.consumer_info(stream, "c")
-            return info.num_waiting == 0 and info.num_ack_pending >= 8  # the deletion would end a request
-
-        await until(is_full)
+        # It is full: the deletion would end a request.
+        await until_consumer(js, stream, lambda info: info.num_waiting == 0 and info.num_ack_pending >= 8)
         await js.delete_consumer(stream, "c")
         # Without messages that are handled when the next request is sent.
         config = ConsumerConfig(durable_name="c", ack_wait=10, deliver_policy="by_start_sequence", opt_start_seq=7)

@@ -8,7 +8,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import DeliveryError, PullConsumer
-from tests.support.consuming import after, consume, number_of, publish, take
+from tests.support.consuming import after, consume, number_of, publish, take, until_consumer
 from tests.support.waiting import until
 
 __all__ = ["consume", "publish"]
@@ -48,11 +48,7 @@ async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publ
 @pytest.fixture
 def has_arrived(js, stream):
     """Wait until the first message was delivered."""
-
-    async def is_delivered():
-        return (await js.consumer_info(stream, "c")).num_ack_pending == 1
-
-    return lambda: until(is_delivered)
+    return lambda: until_consumer(js, stream, lambda info: info.num_ack_pending == 1)
 
 
 async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume, has_arrived):
@@ -86,11 +82,7 @@ async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(
 async def test_consumer_deleted_during_a_request_ends_the_iteration(js, stream, subject, consume, method):
     async with consume() as consumer:
         reader = asyncio.create_task(anext(consumer))
-
-        async def is_requesting():
-            return (await js.consumer_info(stream, "c")).num_waiting == 1
-
-        await until(is_requesting)
+        await until_consumer(js, stream, lambda info: info.num_waiting == 1)
         if method == "deleted":
             await js.delete_consumer(stream, "c")
         else:

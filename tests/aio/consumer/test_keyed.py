@@ -18,7 +18,7 @@ from ce_nats.aio import OutcomeKind, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.extensions.partitioning import partition_key
 from ce_nats.redelivery import DeadLetter, Reason
-from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish
+from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish, until_consumer
 from tests.support.reading import fetch
 from tests.support.relay import Relay, without
 from tests.support.waiting import until
@@ -507,11 +507,7 @@ async def test_consumer_deleted_while_messages_are_missing_ends_the_run(publish_
     await pull(js, stream, 1)
     async with consume() as consumer:
         running = asyncio.create_task(run(consumer, Log(consumer, 2)))
-
-        async def has_arrived():
-            return (await js.consumer_info(stream, "c")).num_ack_pending == 2
-
-        await until(has_arrived)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 2)
         await js.delete_consumer(stream, "c")
         with pytest.raises(Exception, match="consumer-not-found"):
             await after(running)

@@ -12,6 +12,8 @@ from ce_nats.aio.consumer._dead_letters import requeue, requeue_all, store
 from ce_nats.aio.jetstream import publish, read_stream
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
+from tests.support.consuming import until_consumer
+from tests.support.reading import until_stored
 from tests.support.waiting import until
 
 SECONDS = 60  # generous, because the machine may be busy
@@ -19,7 +21,7 @@ HEADERS = b"a: " + b"x" * 65_182 + b"\r\n"  # with the version and the empty lin
 
 
 @pytest.fixture
-def poison(nc, js, subject, stream, send_raw, until_stored):
+def poison(nc, js, subject, stream, send_raw):
     """Store messages that are not events and leave no room for a dead letter's headers."""
 
     async def poison(payloads=1, headers=1):
@@ -27,7 +29,7 @@ def poison(nc, js, subject, stream, send_raw, until_stored):
             await js.publish(subject, b"\xff" * nc.max_payload)
         for _ in range(headers):
             send_raw(subject, HEADERS, b"not an event")
-        await until_stored(stream, payloads + headers)
+        await until_stored(js, stream, payloads + headers)
 
     return poison
 
@@ -49,33 +51,15 @@ def consume(js, stream, dead):
         async with PullConsumer(js, stream, "c", dead_letter=dead, create=create, **options) as consumer:
             running = asyncio.create_task(consumer.run(handle))
             try:
-                await until_last(js, dead.replace(".", "_"), letters)
+                await until_stored(js, dead.replace(".", "_"), letters)
                 await until(lambda: len(handled) >= events, SECONDS)
-                await until_settled(js, stream)
+                await until_consumer(js, stream, lambda info: not info.num_ack_pending)
             finally:
                 consumer.stop()
                 await running
         return handled, errors
 
     return consume
-
-
-async def until_last(js, stream, sequence):
-    """Wait until a stream has stored this sequence."""
-    for _ in range(100 * SECONDS):
-        if (await js.stream_info(stream)).state.last_seq >= sequence:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"stream {stream} must get {sequence} messages")
-
-
-async def until_settled(js, stream):
-    """Wait until the consumer c has nothing unacknowledged."""
-    for _ in range(100 * SECONDS):
-        if not (await js.consumer_info(stream, "c")).num_ack_pending:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("the consumer must settle everything")
 
 
 async def all_of(js, stream):
@@ -108,7 +92,7 @@ async def test_undecodable_messages_of_any_size_do_not_block_a_consumer(
     assert {letter.data for letter in letters} == {b""}
     # The originals stay in the stream, and nothing is unacknowledged.
     assert [len(message.data) for message in originals[:6]] == [1048576] * 5 + [12]
-    await until_settled(js, stream)
+    await until_consumer(js, stream, lambda info: not info.num_ack_pending)
     info = await js.consumer_info(stream, "c")
     assert (info.num_redelivered, info.delivered.consumer_seq) == (0, 7)
 
@@ -277,7 +261,7 @@ async def test_dead_letter_refers_to_its_original_without_permission_for_stream_
             await js.publish("S", b"\xff" * 8192)
             async with PullConsumer(nc.jetstream(), "S", "c", dead_letter="dead") as consumer:
                 task = asyncio.create_task(anext(consumer))
-                await until_last(js, "dead", 1)
+                await until_stored(js, "dead", 1)
                 consumer.stop()
                 with pytest.raises(StopAsyncIteration):
                     await task

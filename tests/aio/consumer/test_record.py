@@ -15,9 +15,8 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.consumer._record import Record
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
-from tests.support.consuming import SECONDS, after, consume, is_settled, publish, take
+from tests.support.consuming import SECONDS, after, consume, is_settled, publish, take, until_consumer
 from tests.support.tables import each
-from tests.support.waiting import until
 
 __all__ = ["consume", "is_settled", "publish"]
 
@@ -300,11 +299,7 @@ async def test_without_permission_a_message_is_handled_again(make_event):
         assert text.startswith("it was delivered 8 times, and is handled again, because the consumer cannot record")
         assert "'$JS.API.CONSUMER.CREATE.S.c'" in text
         assert (await js.stream_info("D")).state.messages == 0
-
-        async def is_acknowledged():
-            return (await js.consumer_info("S", "c")).ack_floor.stream_seq == 1
-
-        await until(is_acknowledged)
+        await until_consumer(js, "S", lambda info: info.ack_floor.stream_seq == 1)
         await nc.close()
         await admin.close()
 

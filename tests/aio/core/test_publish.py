@@ -23,6 +23,7 @@ from ce_nats.aio.jetstream import read_stream
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
+from tests.support.reading import until_stored
 
 
 @pytest.fixture
@@ -74,10 +75,10 @@ async def test_headers_of_the_caller_are_not_modified(nc, subject, make_event):
     assert headers == {"Trace": "1"}
 
 
-async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event, until_stored):
+async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event):
     """nats-py sends one value per name of a dict; Headers are sent completely."""
     await publish(nc, make_event(), subject, headers=[("Tag", "b"), ("tag", "c"), ("Tag", "a")])
-    await until_stored(stream, 1)
+    await until_stored(js, stream, 1)
     ((message,),) = [batch async for batch in read_stream(js, stream)]
     assert [pair for pair in message.headers if pair[0].lower() == "tag"] == [("Tag", "b"), ("tag", "c"), ("Tag", "a")]
 

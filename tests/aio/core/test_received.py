@@ -7,8 +7,8 @@ from nats.js.api import ConsumerConfig
 from ce_nats import stan
 from ce_nats.aio import Delivery, PullConsumer, Received, events, flush, publish, subscribe
 from ce_nats.aio import jetstream as ce_js
+from tests.support.consuming import until_consumer
 from tests.support.tables import each
-from tests.support.waiting import until
 
 MEMBERS = ("event", "error", "message", "subject", "sequence", "deliveries")
 
@@ -81,8 +81,4 @@ async def test_handler_receives_the_delivery(js, subject, stream, make_event):
 
         await consumer.run(handle)
     assert seen == [(subject, 1, "event 1"), (subject, 2, "event 1")]
-
-    async def is_settled():
-        return (await js.consumer_info(stream, "c")).num_ack_pending == 0
-
-    await until(is_settled)
+    await until_consumer(js, stream, lambda info: info.num_ack_pending == 0)

@@ -15,6 +15,7 @@ from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from ce_nats.wire._frames import frames_of
 from tests.support.pausing import paused
+from tests.support.reading import until_stored
 from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, TOO_MANY, scripted
 
 SECONDS = 60  # for the publishing of one test, so that a hanging one fails
@@ -241,17 +242,6 @@ async def make_stream(server, **config):
     await nc.close()
 
 
-async def until_stored(server, count):
-    nc = await nats.connect(server.url)
-    for _ in range(2_000):
-        if (await nc.jetstream().stream_info("S")).state.messages >= count:
-            break
-        await asyncio.sleep(0.01)
-    else:
-        pytest.fail(f"the stream does not get {count} messages")
-    await nc.close()
-
-
 async def ids_in(server):
     nc = await nats.connect(server.url)
     found = [dict(message.headers)["Nats-Msg-Id"] for message in await stored(nc.jetstream(), "S")]
@@ -266,7 +256,8 @@ async def test_restart_loses_and_duplicates_nothing(own_server):
     async with BulkPublisher(connecting_to(own_server.url), window=300, ack_timeout=2) as publisher:
         task = asyncio.create_task(publisher.publish(messages))
         for part in range(1, 4):
-            await until_stored(own_server, part * 2_000)
+            async with await nats.connect(own_server.url) as nc:
+                await until_stored(nc.jetstream(), "S", part * 2_000)
             await asyncio.to_thread(own_server.kill)
             await asyncio.to_thread(own_server.restart)
         sent = await asyncio.wait_for(task, SECONDS)

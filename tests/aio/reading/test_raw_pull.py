@@ -10,6 +10,7 @@ from ce_nats.aio._connect import disconnect
 from ce_nats.aio.reading._range_reader import RangeClient
 from ce_nats.aio.reading._raw_pull import RawPull
 from ce_nats.testing import NatsServer
+from tests.support.consuming import until_consumer
 from tests.support.waiting import until
 
 SECONDS = 60
@@ -59,11 +60,7 @@ async def pulling(worker, pull, request):
 async def publish(worker, data):
     """Publish a message to ``s``, and wait until the consumer has it: servers tell consumers after they confirm."""
     await worker.publish("s", data)
-
-    async def has_message():
-        return (await worker.consumer_info("S", "worker")).num_pending
-
-    await until(has_message)
+    await until_consumer(worker, "S", lambda info: info.num_pending, "worker")
 
 
 async def test_messages_are_returned_as_on_the_wire(worker, pull):

@@ -17,7 +17,7 @@ from ce_nats.aio.reading._stored_messages import _max_requests, as_message, as_m
 from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
-from tests.support.reading import read, way
+from tests.support.reading import read, until_stored, way
 from tests.support.tables import each
 from tests.support.waiting import until
 
@@ -74,17 +74,17 @@ async def test_stream_of_another_account_is_read_through_its_exports():
             assert [int(message.data) for message in messages] == list(range(500))
 
 
-async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send_raw, until_stored):
+async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send_raw):
     send_raw(subject, b"b: 1\r\na: 2\r\nB: 3\r\nb:4\r\nb: \t5 \r\n")
-    await until_stored(stream, 1)
+    await until_stored(js, stream, 1)
     ((message),) = await read(js, stream)
     assert message.headers == [("b", "1"), ("a", "2"), ("B", "3"), ("b", "4"), ("b", "5")]
 
 
-async def test_duplicate_attribute_is_detected(way, js, subject, stream, send_raw, until_stored):
+async def test_duplicate_attribute_is_detected(way, js, subject, stream, send_raw):
     """Messages of nats-py only have the last value."""
     send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
-    await until_stored(stream, 1)
+    await until_stored(js, stream, 1)
     ((message),) = await read(js, stream)
     with pytest.raises(DecodeError) as info:
         from_nats_message(message)
@@ -92,9 +92,9 @@ async def test_duplicate_attribute_is_detected(way, js, subject, stream, send_ra
     assert from_nats_message(await js.get_last_msg(stream, subject)).get_id() == "2"
 
 
-async def test_bytes_that_are_not_utf8_are_kept(way, js, subject, stream, send_raw, until_stored):
+async def test_bytes_that_are_not_utf8_are_kept(way, js, subject, stream, send_raw):
     send_raw(subject, MINIMAL + b"ce-subject: a\xc0\xa0b\xff\r\n")
-    await until_stored(stream, 1)
+    await until_stored(js, stream, 1)
     ((message),) = await read(js, stream)
     assert dict(message.headers)["ce-subject"].encode("utf-8", "surrogateescape") == b"a\xc0\xa0b\xff"
     with pytest.raises(DecodeError) as info:
@@ -102,20 +102,20 @@ async def test_bytes_that_are_not_utf8_are_kept(way, js, subject, stream, send_r
     assert info.value.attribute == "subject"
 
 
-async def test_malformed_header_lines_are_skipped(way, js, subject, stream, send_raw, until_stored):
+async def test_malformed_header_lines_are_skipped(way, js, subject, stream, send_raw):
     send_raw(subject, b"no colon\r\n: no name\r\n\r\nafter: the end\r\nname : x\r\nurl: http://a:1\r\n")
     send_raw(subject, b"")
     send_raw(subject, None, b"{}")
-    await until_stored(stream, 3)
+    await until_stored(js, stream, 3)
     first, empty, none = await read(js, stream)
     assert first.headers == [("", "no name"), ("after", "the end"), ("name ", "x"), ("url", "http://a:1")]
     assert empty.headers == none.headers == []
 
 
-async def test_stream_is_captured(way, js, subject, stream, send_raw, tmp_path, until_stored):
+async def test_stream_is_captured(way, js, subject, stream, send_raw, tmp_path):
     send_raw(subject, b"a: 1\r\na: 2\r\n", b"\0\xff")
     send_raw(subject, None, b"{}")
-    await until_stored(stream, 2)
+    await until_stored(js, stream, 2)
     captured = await write_capture(read_stream(js, stream, batch_size=1), tmp_path / "a.parquet")
     assert captured.messages == 2
     rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()

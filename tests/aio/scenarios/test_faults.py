@@ -9,7 +9,6 @@ import socket
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
-from functools import partial
 
 import nats
 import pytest
@@ -20,11 +19,11 @@ from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
-from tests.support import waiting
+from tests.support.consuming import has_none, until_consumer
 from tests.support.reading import publish_all
+from tests.support.waiting import until
 
 SECONDS = 60  # generous, because the machine may be busy
-until = partial(waiting.until, seconds=SECONDS)
 
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
 
@@ -84,20 +83,11 @@ class Handled(Counter):
         self[int(event.get_id())] += 1
 
 
-async def is_consumed(js):
-    for _ in range(100 * SECONDS):
-        info = await js.consumer_info("E", "c")
-        if info.num_pending == info.num_ack_pending == 0:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"{info.num_pending} not delivered, {info.num_ack_pending} not acknowledged")
-
-
 async def run_until(js, consumer, handle, condition, *, concurrency=1):
     """Run a handler until a condition holds and all messages are acknowledged."""
     running = asyncio.create_task(consumer.run(handle, concurrency=concurrency))
     await until(lambda: condition() or running.done())
-    await is_consumed(js)
+    await until_consumer(js, "E", has_none)
     consumer.stop()
     await asyncio.wait_for(running, SECONDS)
 
@@ -272,13 +262,9 @@ async def test_missing_stream_for_dead_letters(js, fill):
         await js.publish("e", b"no event")
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: len(reported) >= 4 and len(handled) == count)
-
-        async def are_acknowledged():
-            return (await js.consumer_info("E", "c")).ack_floor.stream_seq == count
-
-        await until(are_acknowledged)
+        await until_consumer(js, "E", lambda info: info.ack_floor.stream_seq == count)
         await js.add_stream(name="DEAD", subjects=["dead"])
-        await is_consumed(js)
+        await until_consumer(js, "E", has_none)
         consumer.stop()
         await asyncio.wait_for(running, SECONDS)
     assert handled == Counter(range(count))

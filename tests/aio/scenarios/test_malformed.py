@@ -21,7 +21,7 @@ from ce_nats.aio.consumer import _dead_letters as deadletter
 from ce_nats.errors import DecodeError
 from ce_nats.message import UnreadableHeaders
 from ce_nats.testing import NatsServer
-from tests.support.waiting import until
+from tests.support.consuming import until_consumer
 
 SECONDS = 30
 EVENT = b'{"specversion":"1.0","id":"1","source":"s","type":"t"}'
@@ -138,11 +138,7 @@ async def test_malformed_message_of_a_stream_is_dead_lettered(
         async with await soon(anext(consumer)) as event:
             assert event.get_id() == "1"
         (letter,) = await dead_letters(1)
-
-        async def are_settled():
-            return (await js.consumer_info(stream, "c")).num_ack_pending == 0
-
-        await until(are_settled)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 0)
     headers = dict(letter.headers)
     assert headers["Dead-Letter-Error"] == code
     assert headers["Dead-Letter-Deliveries"] == "1"

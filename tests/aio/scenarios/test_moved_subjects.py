@@ -16,7 +16,7 @@ from ce_nats.testing import NatsServer
 from tests.support.batches import ignore
 from tests.support.waiting import until
 
-COUNT = 3_000
+COUNT = 1_500
 
 
 @asynccontextmanager
