@@ -106,7 +106,7 @@ MARKERS = {
     "cli": ("server",),
     "examples": ("server", "slow"),
     "interop": ("server", "interop"),
-    "proof": ("slow",),
+    "proof": ("long",),
     "spark": ("spark",),
     "spark/connector": ("server",),
     "stan": ("server",),

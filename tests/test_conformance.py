@@ -31,6 +31,7 @@ from ce_nats.conformance import (
     load_cases,
     matches,
 )
+from tests.support.tables import each
 
 ROOT = Path(__file__).parents[1]
 
@@ -230,7 +231,7 @@ def test_each_accepted_outcome_passes() -> None:
     assert judge(case, {"result": {"text": "c"}}, compare_codes=True).result is Result.FAILED
 
 
-@pytest.mark.parametrize(
+@each(
     ("header", "passes"),
     [
         (["Content-Type", "application/cloudevents+json"], True),
@@ -255,10 +256,9 @@ def test_equivalent_content_types_of_other_programs_pass(header: list[str], pass
     assert [result is Result.PASSED for result in results] == [passes, is_ours, is_ours]
 
 
-@pytest.mark.parametrize(
+@each(
     "got",
     [None, [], "a", {}, {"result": None}, {"result": {"text": 1}}, {"result": []}, {"results": {"text": "a"}}],
-    ids=json.dumps,
 )
 def test_malformed_answers_fail(got: Any) -> None:
     """An answer of the wrong form is a failure."""
@@ -367,7 +367,7 @@ def test_program_that_stops_answering_fails_all_other_cases(peer: str) -> None:
         assert (verdict.result, verdict.problem) == (Result.FAILED, "not run: no answer to 10 consecutive cases")
 
 
-@pytest.mark.parametrize("command", ["", "/no/such/program", "'unfinished"])
+@each("command", ["", "/no/such/program", "'unfinished"])
 def test_command_that_cannot_be_run_is_an_error(command: str) -> None:
     """It raises CommandError."""
     with pytest.raises(CommandError), Command(command) as program:
@@ -468,7 +468,7 @@ def test_version_is_printed() -> None:
     assert result.stdout == f"ce-nats {__version__}\n"
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@each("missing", ["typer", "rich"])
 def test_missing_extra_is_an_error_of_one_line(missing: str) -> None:
     """Without its libraries, the command line prints in one line how to install them."""
     code = f"import sys; sys.modules[{missing!r}] = None; from ce_nats.__main__ import main; main()"

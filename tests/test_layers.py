@@ -5,7 +5,7 @@ Imports go from upper layers to lower ones only, imports inside of functions inc
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -79,16 +79,19 @@ def allowed(own: str) -> tuple[set[str], set[str]]:
     raise AssertionError(f"ce_nats.{own} is not in any layer")
 
 
-def imports(module: str, source: str, is_package: bool) -> Iterator[str]:
-    """Yield the full names of all modules (or members of modules) that a source imports."""
+@cache
+def imports(module: str, source: str, is_package: bool) -> list[str]:
+    """Return the full names of all modules (or members of modules) that a source imports."""
+    found = []
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             start = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{start}.{alias.name}" for alias in node.names)
+            found += [f"{start}.{alias.name}" for alias in node.names]
+    return found
 
 
 def module_of(name: str) -> str:

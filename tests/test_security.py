@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from tests.support.tables import each
@@ -10,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 NAMED = re.findall(r"\[`(\w+)`\]\(([\w/.]+)\)", (ROOT / "SECURITY.md").read_text("utf-8"))
 
 
+@cache
 def functions(path: Path) -> set[str]:
     tree = ast.parse(path.read_bytes())
     return {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}

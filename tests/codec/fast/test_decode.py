@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import product
 from types import MappingProxyType
@@ -168,20 +169,18 @@ def test_json_events_with_an_odd_member(name: str) -> None:
             {**others, "data_base64": '"YQ=="', name: value},
         ):
             payload = "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in members.items()) + "}"
-            try:
-                message = structured_message(payload.encode())
-            except UnicodeEncodeError:
-                continue
+            message = structured_message(payload.encode())
             check_agreement(from_nats_message, message, extension_types=TYPES)
-            check_agreement(from_nats_message, message, extension_types=UNTYPED)
-            check_agreement(from_nats_message, message, parse_data=False)
+        check_agreement(from_nats_message, message, extension_types=UNTYPED)
+        check_agreement(from_nats_message, message, parse_data=False)
 
 
 def _json(value: Any) -> str | None:
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        return None
+    """Return the value as JSON that is UTF-8, if there is one."""
+    with suppress(TypeError, UnicodeEncodeError):
+        text = json.dumps(value, ensure_ascii=False)
+        return text if text.encode() else None
+    return None
 
 
 def test_deep_data() -> None:
