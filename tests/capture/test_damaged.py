@@ -35,7 +35,6 @@ from ce_nats.message import StoredMessage
 HEADER = pa.struct([("key", pa.string()), ("value", pa.string())])
 EVENT = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")]
 AT = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
-NANOSECONDS = 1_767_323_045_123_456_000
 # The last microsecond before the year 1, and the first one of the year 10000.
 BEFORE, AFTER = -62_135_596_800_000_001, 253_402_300_800_000_000
 ROOT = Path(__file__).parents[2]

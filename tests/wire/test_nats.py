@@ -158,10 +158,6 @@ OTHERS = [
 FRAMES = MESSAGES + OTHERS
 
 
-def wire_id(value):
-    return value.split(b"\r\n")[0].decode() if isinstance(value, bytes) else ""
-
-
 def drain(data, pieces=1, **options):
     """Return the frames, and the code of the error after them, of a reader that is fed pieces of a size."""
     reader, frames = FrameReader(**options), []
