@@ -19,6 +19,7 @@ from ce_nats.aio.reading import _stored_messages as one_by_one
 from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
+from tests.support.consuming import until_consumer
 from tests.support.reading import publish_all, read, until_stored, way
 from tests.support.relay import Relay
 from tests.support.waiting import until
@@ -528,6 +529,7 @@ async def test_loss_in_a_work_queue_names_consumers(js, subject):
     await js.add_stream(name=name, subjects=[subject], storage="memory", retention="workqueue")
     worker = await js.pull_subscribe(subject, durable="worker")
     await publish_all(js, [(subject, b"")] * 1_500)
+    await until_consumer(js, name, lambda info: info.num_pending == 1_500, "worker")
 
     async def work():
         for _ in range(13):
