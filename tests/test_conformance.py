@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ce_nats import __version__
 from ce_nats.cli import app
 from ce_nats.conformance import (
     Case,
@@ -36,7 +35,7 @@ from tests.support.tables import each
 ROOT = Path(__file__).parents[1]
 
 # A program for --exec. It decodes percent-escapes with a function of the standard library, which passes some cases and
-# fails others. Special values make it misbehave.
+# fails others; for a million escapes that would take a second. Special values make it misbehave.
 PEER = """
 import json, sys, time
 from urllib.parse import unquote
@@ -61,7 +60,7 @@ for line in sys.stdin:
         answer["id"] = "some-other-case"
     if value == "skip":
         answer["skipped"] = "not done yet"
-    elif value == "refuse" or case["op"] != "percent.decode":
+    elif value == "refuse" or case["op"] != "percent.decode" or str(value).count("%") > 1000:
         answer["error"] = "I refuse"
     elif value == "both":
         answer |= {"result": {"text": value}, "error": "or not"}
@@ -454,18 +453,12 @@ def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
 
 @pytest.mark.slow
 def test_ce_nats_passes_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``ce-nats answer`` passes like other programs, with lines of JSON."""
+    """``ce-nats answer`` passes up to 20 cases of each operation like other programs, with lines of JSON."""
     monkeypatch.chdir(ROOT)
-    status, output = run("--exec", f"{quote(sys.executable)} -m ce_nats answer", "--json")
-    failed = [case for case in json.loads(output)["cases"] if case["result"] != "passed"]
-    assert (status, failed) == (0, [])
-
-
-def test_version_is_printed() -> None:
-    """``python -m ce_nats --version`` prints the version."""
-    command = [sys.executable, "-m", "ce_nats", "--version"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout == f"ce-nats {__version__}\n"
+    known = load_cases()
+    some = [case for op in {case.op for case in known} for case in [case for case in known if case.op == op][:20]]
+    with Command(f"{quote(sys.executable)} -m ce_nats answer", timeout=60) as program:
+        assert [verdict for verdict in map(program.run, some) if verdict.result is not Result.PASSED] == []
 
 
 @each("missing", ["typer", "rich"])

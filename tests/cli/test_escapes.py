@@ -349,6 +349,6 @@ def test_no_color_disables_all_styles(on_terminal):
     given = message("a", JSON_HEADERS, EVENT.encode())
     assert "\x1b[1m" in on_terminal("explain", given, NO_COLOR="")[1]
     assert "\x1b" not in on_terminal("explain", given)[1]
-    written = on_terminal("conformance", "--suite", "percent-encoding")[1]
+    written = on_terminal("conformance", "--suite", "headers")[1]
     assert "\x1b[2K" in written  # the progress bar
     assert not re.search("\x1b\\[[0-9;]*m", written)

@@ -28,7 +28,7 @@ def test_pub_of_one_event_shows_no_progress(at_terminal, subject, event):
 
 
 def test_conformance_shows_progress(at_terminal):
-    status, output, drawn = at_terminal("conformance", "--suite", "percent-encoding", "--json")
+    status, output, drawn = at_terminal("conformance", "--suite", "headers", "--json")
     assert (status, "conformance" in drawn) == (0, True)
     assert json.loads(output)
 

@@ -61,7 +61,9 @@ def test_runner_of_the_readme(tmp_path: Path) -> None:
     readme = (ROOT / "spec-fixtures" / "README.md").read_text("utf-8")
     [source] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     (tmp_path / "runner.py").write_text(source, "utf-8")
-    cases = load_cases()
+    known = load_cases()
+    one_of_each = {case.op: case for case in known if case.op != "percent.decode"}
+    cases = [*one_of_each.values(), *(case for case in known if case.op == "percent.decode")]
     with Command(f"'{sys.executable}' '{tmp_path / 'runner.py'}'", timeout=60) as program:
         results = {case.id: program.run(case).result for case in cases}
     answered = [results[case.id] for case in cases if case.op == "percent.decode"]
