@@ -69,37 +69,44 @@ def test_nats_server_is_shared_and_the_other_is_not(tmp_path):
 ASYNC = """
 import nats, pytest
 
-{mark}
-async def test_it(nats_server, jetstream_server):
-    for server in (nats_server, jetstream_server):
+async def connect(*servers):
+    for server in servers:
         nc = await nats.connect(server.url)
         await nc.flush()
         await nc.close()
+
+@pytest.mark.asyncio
+async def test_asyncio(nats_server, jetstream_server):
+    await connect(nats_server, jetstream_server)
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_anyio(nats_server, jetstream_server):
+    await connect(nats_server, jetstream_server)
 """
 
 
-@pytest.mark.parametrize(
-    ("plugin", "mark"),
-    [
-        ("pytest_asyncio.plugin", "@pytest.mark.asyncio"),
-        ("anyio.pytest_plugin", "@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])"),
-    ],
-)
-def test_fixtures_in_async_tests(tmp_path, plugin, mark):
-    options = ["-p", plugin]
-    if plugin.startswith("pytest_asyncio"):
-        options += ["-o", "asyncio_default_fixture_loop_scope=function"]
-    status, output = run_pytest(tmp_path, ASYNC.format(mark=mark), *options)
-    assert (status, "1 passed" in output) == (0, True), output
+def test_fixtures_in_async_tests(tmp_path):
+    """With pytest-asyncio, and with anyio."""
+    options = ["-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function"]
+    status, output = run_pytest(tmp_path, ASYNC, *options, "-p", "anyio.pytest_plugin")
+    assert (status, "2 passed" in output) == (0, True), output
 
 
 def test_server_is_imported_when_a_fixture_is_used(tmp_path):
+    """A fixture of the user with the same name takes precedence."""
     source = """
-import sys
+import sys, pytest
 
-def test_before():
-    assert "ce_nats.testing.pytest_plugin" in sys.modules
-    assert not {"nats", "asyncio", "ce_nats.aio", "ce_nats.testing._server"} & set(sys.modules)
+class Test:
+    @pytest.fixture
+    def jetstream_server(self):
+        return "mine"
+
+    def test_own_fixture(self, jetstream_server):
+        assert jetstream_server == "mine"
+        assert "ce_nats.testing.pytest_plugin" in sys.modules
+        assert not {"nats", "asyncio", "ce_nats.aio", "ce_nats.testing._server"} & set(sys.modules)
 
 def test_after(nats_server):
     assert "ce_nats.testing._server" in sys.modules
@@ -109,39 +116,23 @@ def test_after(nats_server):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the path of the other Python is that of a POSIX system")
-@pytest.mark.parametrize("fixture", ["nats_server", "jetstream_server"])
-def test_error_without_a_nats_server_names_the_extra(tmp_path, fixture):
+def test_error_without_a_nats_server_names_the_extra(tmp_path):
     """In an environment with the libraries of this one, without its programs."""
     venv.create(tmp_path / "env", symlinks=True)
     libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     status, output = run_pytest(
         tmp_path,
-        f"def test_it({fixture}): pass",
+        "def test_one(nats_server): pass\ndef test_other(jetstream_server): pass",
         "test_it.py",
         python=str(tmp_path / "env" / "bin" / "python"),
         PATH=str(tmp_path),
         PYTHONPATH=libraries,
     )
-    assert (status, "1 error" in output) == (1, True), output
-    text = f"the fixture {fixture} needs a nats-server: pip install 'ce-nats[testing]'"
-    assert text in output
+    assert (status, "2 errors" in output) == (1, True), output
+    for fixture in ("nats_server", "jetstream_server"):
+        assert f"the fixture {fixture} needs a nats-server: pip install 'ce-nats[testing]'" in output
     assert "Traceback" not in output
     assert "FileNotFoundError" not in output
-
-
-def test_fixture_of_the_user_takes_precedence(tmp_path):
-    source = """
-import pytest
-
-@pytest.fixture
-def jetstream_server():
-    return "mine"
-
-def test_it(jetstream_server):
-    assert jetstream_server == "mine"
-"""
-    status, output = run_pytest(tmp_path, source)
-    assert (status, "1 passed" in output) == (0, True), output
 
 
 def test_fixtures_are_listed(tmp_path):
