@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +136,15 @@ def test_fixtures() -> None:
     assert sum(map(len, groups.values())) > 400
     for types, rows in groups.items():
         extensions = {name: KINDS[kind] for name, kind in types}
-        for kind in (TEXTS, OCTETS, LARGE):
+        for kind in (TEXTS, OCTETS):
             check(rows, table(rows, kind), extensions)
 
 
 def test_random_messages() -> None:
-    rows = damaged(2_000, 20261122)
+    rows = damaged(1_000, 20261122)
     outcomes = check(rows, table(rows))
     assert len(outcomes) > 20
-    assert outcomes[None] > 400
+    assert outcomes[None] > 200
 
 
 def test_random_json_data() -> None:
@@ -154,11 +155,11 @@ def test_random_json_data() -> None:
 
 def test_random_bytes_in_headers() -> None:
     """Headers may have any bytes; only headers that are used are checked."""
-    rows = in_bytes(damaged(1_500, 20261123), 20261122)
+    rows = in_bytes(damaged(700, 20261123), 20261122)
     codes = [one["ce_error"] for one in compare(rows, table(rows, OCTETS))]
-    assert min(codes.count(None), codes.count("invalid-utf8")) > 100
+    assert min(codes.count(None), codes.count("invalid-utf8")) > 50
     # With bytes that are not UTF-8 in headers that are not used.
-    assert sum(code is None and not has_only_utf8(row) for row, code in zip(rows, codes)) > 100
+    assert sum(code is None and not has_only_utf8(row) for row, code in zip(rows, codes)) > 50
 
 
 # --- Properties -----------------------------------------------------------------------------------------------------
@@ -203,13 +204,8 @@ def batches(draw: st.DrawFn) -> list[Row]:
     return draw(st.permutations(made))
 
 
-@given(batches())
-def test_random_batches(rows: list[Row]) -> None:
-    check(rows, table(rows, OCTETS))
-
-
 @given(batches(), st.data())
-def test_slices_of_batches(rows: list[Row], data: st.DataObject) -> None:
+def test_random_batches(rows: list[Row], data: st.DataObject) -> None:
     """Offsets, chunks and batches do not change the result."""
     whole = table(rows, OCTETS)
     start = data.draw(st.integers(0, len(rows)))
@@ -301,17 +297,15 @@ def to_dictionaries(rows: Sequence[Row]) -> pa.Array:
     return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
 
 
+HEADERS = [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views]
+HEADERS += [to_dictionaries]
 PAYLOADS = [
     *(pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
     *(getattr(pa, name)() for name in ("binary_view", "string_view") if hasattr(pa, name)),
 ]
 
 
-@each("payload", PAYLOADS)
-@each(
-    "make",
-    [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views, to_dictionaries],
-)
+@each(("make", "payload"), [*product(HEADERS, PAYLOADS[:1]), *product(HEADERS[:1], PAYLOADS[1:])])
 def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
     rows = ROWS * 2
     wanted = [(pairs and [(str(name), value) for name, value in pairs], data) for pairs, data in rows]
