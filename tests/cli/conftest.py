@@ -7,12 +7,14 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import nats
 import pytest
+import typer.testing
 from nats.js import JetStreamContext
 from typer.testing import CliRunner
 
@@ -24,6 +26,9 @@ from tests.support.broker import server
 from tests.support.forks import forking
 
 __all__ = ["server"]
+
+# Otherwise each call of CliRunner makes all commands again, which takes longer than most commands.
+typer.testing._get_command = cache(typer.main.get_command)
 
 
 @pytest.fixture(autouse=True)

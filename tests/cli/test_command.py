@@ -22,6 +22,7 @@ def count(frame, event, _):
     global calls
     calls += 1
     if calls == at:
+        sys.setprofile(None)  # the rest is as fast as without
         os.kill(os.getpid(), number)
 
 from _ce_nats_command import main
@@ -48,7 +49,7 @@ def calls():
 @pytest.mark.parametrize(
     ("number", "percent"),
     [
-        pytest.param(number, percent, marks=pytest.mark.long if place % 3 else ())
+        pytest.param(number, percent, marks=pytest.mark.long if place % 9 else ())
         for place, (percent, number) in enumerate(
             product((1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95), (signal.SIGINT, signal.SIGTERM))
         )
@@ -62,7 +63,7 @@ def test_signal_during_the_start_ends_the_command_quietly(calls, number, percent
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_that_the_caller_ignores_is_ignored(calls, number):
     """As of a command that a shell runs in the background."""
-    ended = run(number, calls // 2, "--version", preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    ended = run(number, calls // 4, "--version", preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
     assert (ended.returncode, ended.stdout[:8]) == (0, b"ce-nats ")
 
 

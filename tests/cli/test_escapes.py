@@ -37,6 +37,40 @@ def on_terminal(at_terminal):
     return run
 
 
+# Runs commands in one process, which takes less time than one each.
+PROGRAM = """
+import json, sys
+from ce_nats.cli import app, escape_terminals
+
+escape_terminals()
+for arguments, given in json.load(open("commands.json")):
+    with open("given", "w+", encoding="utf-8") as sys.stdin:
+        sys.stdin.write(given)
+        sys.stdin.seek(0)
+        try:
+            app(arguments)
+        except SystemExit as end:
+            sys.stdout.flush()
+            print(f"=== {end.code or 0} ===", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def all_on_terminal(on_terminal, tmp_path):
+    """Return a function that runs commands with their input, and returns exit status and output of each."""
+
+    def run(commands):
+        (tmp_path / "commands.json").write_text(json.dumps([*commands]))
+        (tmp_path / "program.py").write_text(PROGRAM)
+        status, written = on_terminal(program=["program.py"])
+        assert status == 0, written
+        parts = re.split("=== ([0-9]+) ===\n", written)
+        assert len(parts) == 2 * len(commands) + 1, written
+        return list(zip(map(int, parts[1::2]), parts[::2]))
+
+    return run
+
+
 def assert_harmless(written, *, is_shown=True):
     """Check that only sequences that draw tables reach the terminal, and that hostile text is shown escaped."""
     raw = {char for char in DRAWING.sub("", written) if not char.isprintable() and char not in "\r\n"}
@@ -77,9 +111,8 @@ DATA = [
 ]
 
 
-def test_local_commands_escape_data(on_terminal):
-    for command, given in DATA:
-        _, written = on_terminal(*command, stdin=given.encode("utf-8", "surrogateescape"))
+def test_local_commands_escape_data(all_on_terminal):
+    for (command, _), (_, written) in zip(DATA, all_on_terminal(DATA), strict=True):
         assert_harmless(written, is_shown=command[0] == "explain" or "invalid-" not in written)
 
 
@@ -111,12 +144,12 @@ ARGUMENTS = [
 ]
 
 
-def test_arguments_and_file_names_are_escaped(on_terminal, tmp_path):
+def test_arguments_and_file_names_are_escaped(all_on_terminal, tmp_path):
     """Arguments may come from other programs: the name of a downloaded file, a variable of a script."""
     no_messages = pa.table({"headers": pa.array([], pa.binary()), "data": pa.array([], pa.binary())})
     parquet.write_table(no_messages, tmp_path / "x.parquet")
-    for arguments in ARGUMENTS:
-        status, written = on_terminal(*arguments, stdin=event().encode())
+    ended = all_on_terminal([(arguments, event()) for arguments in ARGUMENTS])
+    for arguments, (status, written) in zip(ARGUMENTS, ended, strict=True):
         assert status in (1, 2, 3), arguments
         assert_harmless(written, is_shown="--count" not in arguments)
 
@@ -176,23 +209,23 @@ def test_top_escapes_types_and_sources(screen, server, subject):
     assert_harmless(written)
 
 
-def test_dead_letters_are_escaped(on_terminal, server, stream, stored, subject):
+def test_dead_letters_are_escaped(all_on_terminal, server, stream, stored, subject):
     """All headers of a dead letter, and the original message."""
     letter = DeadLetter(Reason.REJECTED, "code", "text", "subject", "stream", "consumer", 1, 1)
     headers = [(name, value if value.isdigit() or "Reason" in name else HOSTILE) for name, value in letter.headers()]
     publish(server, f"{subject}.{HOSTILE}", [*headers, (HOSTILE, HOSTILE)], HOSTILE.encode())
     publish(server, f"{subject}.{HOSTILE}", [("Dead-Letter-Reason", HOSTILE)], b"")
     assert len(stored(stream)) == 2
-    for command in (
+    commands = (
         ["list", stream],
         ["list", stream, "--json"],
-        ["show", stream, 1],
-        ["show", stream, 1, "--json"],
-        ["show", stream, 2],
+        ["show", stream, "1"],
+        ["show", stream, "1", "--json"],
+        ["show", stream, "2"],
         ["requeue", stream, "--all"],
-        ["requeue", stream, 1],
-    ):
-        _, written = on_terminal("dead-letters", *command)
+        ["requeue", stream, "1"],
+    )
+    for _, written in all_on_terminal([(["dead-letters", *command], "") for command in commands]):
         assert_harmless(written)
 
 
