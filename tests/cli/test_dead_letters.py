@@ -9,6 +9,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer, Reject
 from ce_nats.redelivery import DeadLetter, Reason
+from tests.support.reading import until_stored
 
 SUMMARY = r"([0-9]+) dead letters? requeued; ([0-9]+) sent without a result\n"
 
@@ -24,10 +25,7 @@ def dead_letters(with_js, stream, subject, at_server, event):
         config = ConsumerConfig(ack_wait=30)
         async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
             running = asyncio.create_task(consumer.run(reject))
-            for _ in range(500):
-                if (await js.stream_info(name)).state.messages == 2:
-                    break
-                await asyncio.sleep(0.01)
+            await until_stored(js, name, 2)
             consumer.stop()
             await running
         await js.publish(f"dead.{subject}", b"something else")
