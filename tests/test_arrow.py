@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -729,11 +728,6 @@ def test_pandas() -> None:
     frame = explode_cloudevents(table(ROWS)).to_pandas()
     assert frame["ce_time"].dtype.tz is not None
     assert frame["ce_id"].notna().sum() == 5
-
-
-def test_the_codec_does_not_need_pyarrow() -> None:
-    code = "import sys, ce_nats, ce_nats.capture, ce_nats.cli; sys.exit('pyarrow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_rows_keep_their_order() -> None:

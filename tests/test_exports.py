@@ -261,6 +261,7 @@ def test_enums_are_strings(name: str, members: set[str]) -> None:
             "import ce_nats, ce_nats.wire.nats, ce_nats.iggy",
             {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio", "pydantic"},
         ),
+        ("import ce_nats.capture, ce_nats.cli", {"pyarrow"}),
         ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf", "anyio"}),
         ("import ce_nats.sync", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf", "pydantic"}),
     ],
