@@ -49,6 +49,8 @@ _NOT_DELETED: Final = (10043, 10057)
 _SEVERAL_SUBJECTS: Final = (2, 10)
 # Maximum number of attempts to list the streams while others create or delete some.
 _MAX_LISTINGS: Final = 10
+# Maximum number of times that a text in the metadata of a consumer is written, if other clients write it too.
+_MAX_ANNOTATIONS: Final = 5
 # Maximum number of requests in flight.
 _MAX_REQUESTS: Final = 64
 
@@ -612,23 +614,30 @@ class StreamApi:
             name: Name of the consumer.
             key: Key of the text.
             change: Called with the present text, ``""`` if there is none, and the sequence in the stream up to which
-                all messages are acknowledged. Returns the new text; ``""`` removes it.
+                all messages are acknowledged. Returns the new text; ``""`` removes it. Called again, a few times at
+                most, if another client has replaced the text meanwhile.
 
         Raises:
             DeliveryError: As :meth:`consumer` does; ``request-refused``; ``incompatible-config``: the server is older
                 than 2.10, and does not keep metadata.
         """
-        info = await self._consumer_info(stream, name)
-        metadata: dict[str, str] = info.config.get("metadata") or {}
-        present = metadata.get(key, "")
-        text = change(present, info.ack_floor.stream_seq)
-        if text == present:
-            return
-        others = {other: value for other, value in metadata.items() if other != key}
-        config = {**info.config, "metadata": {**others, key: text} if text else others}
-        request = {"stream_name": stream, "config": config, "action": "update"}
-        answer = await self._request(_Consumer, stream, _create_subject(stream, name, config), request, consumer=name)
-        if (answer.config.get("metadata") or {}).get(key, "") != text:
+        for _ in range(_MAX_ANNOTATIONS):
+            info = await self._consumer_info(stream, name)
+            metadata: dict[str, str] = info.config.get("metadata") or {}
+            present = metadata.get(key, "")
+            text = change(present, info.ack_floor.stream_seq)
+            if text == present:
+                return
+            others = {other: value for other, value in metadata.items() if other != key}
+            config = {**info.config, "metadata": {**others, key: text} if text else others}
+            request = {"stream_name": stream, "config": config, "action": "update"}
+            answer = await self._request(
+                _Consumer, stream, _create_subject(stream, name, config), request, consumer=name
+            )
+            kept = answer.config.get("metadata") or {}
+            if kept.get(key, "") == text:
+                return
+        if not kept:
             text = "metadata of consumers need nats-server 2.10 or later"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"consumer {name} of stream {stream}: {text}")
 

@@ -180,6 +180,15 @@ async def test_only_one_text_in_the_metadata_of_a_consumer_is_changed(js, nc, ap
         await api.annotate_consumer(stream, "other", "note", change("two"))
 
 
+async def test_metadata_may_be_written_by_others_at_the_same_time(nc, api, stream):
+    """The answer to one of them may have the text of another."""
+    await api.create_consumer(stream, "c", {"durable_name": "c", "ack_policy": "explicit"})
+    texts = [str(number) for number in range(64)]
+    writes = [api.annotate_consumer(stream, "c", "note", lambda *_, text=text: text) for text in texts]
+    await asyncio.gather(*writes)
+    assert (await _info(nc, stream))["config"]["metadata"]["note"] in texts
+
+
 async def _info(nc, stream):
     return json.loads((await nc.request(f"$JS.API.CONSUMER.INFO.{stream}.c", b"")).data)
 

@@ -9,6 +9,7 @@ consumer in ordinary operation writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ class Recorder:
         self._settled: set[int] = set()  # their entries are removed with the next change
         self._limit = 1
         self._is_possible = True
+        self._lock = asyncio.Lock()  # of the record in the server: a change reads it, and writes it
 
     def open(self, metadata: Mapping[str, str] | None, limit: int) -> None:
         """
@@ -197,20 +199,21 @@ class Recorder:
 
     async def _change(self, api: StreamApi, change: Callable[[Record], None]) -> None:
         """Read the present record, change it, and write it: other clients may have changed it."""
-        if not self._is_possible:
-            text = f"consumer {self._consumer} of stream {self._stream}: its metadata cannot be written"
-            raise DeliveryError(ErrorCode.PERMISSION_DENIED, text)
-        settled = frozenset(self._settled)
+        async with self._lock:
+            if not self._is_possible:
+                text = f"consumer {self._consumer} of stream {self._stream}: its metadata cannot be written"
+                raise DeliveryError(ErrorCode.PERMISSION_DENIED, text)
+            settled = frozenset(self._settled)
 
-        def changed(text: str, ack_floor: int) -> str:
-            self.record = record = Record.parse(text)
-            record.remove(ack_floor, settled)
-            change(record)
-            return record.text()
+            def changed(text: str, ack_floor: int) -> str:
+                self.record = record = Record.parse(text)
+                record.remove(ack_floor, settled)
+                change(record)
+                return record.text()
 
-        try:
-            await api.annotate_consumer(self._stream, self._consumer, METADATA_KEY, changed)
-        except DeliveryError as error:
-            self._is_possible = error.code not in _IMPOSSIBLE
-            raise
-        self._settled -= settled
+            try:
+                await api.annotate_consumer(self._stream, self._consumer, METADATA_KEY, changed)
+            except DeliveryError as error:
+                self._is_possible = error.code not in _IMPOSSIBLE
+                raise
+            self._settled -= settled
