@@ -35,9 +35,6 @@ OWN: Final = {
     "arrow/_header_lines.py": _COLUMNS,
     "codec/_type_patterns.py": "tests/test_routing.py",
 }
-# Tests of default arguments, which run after a module's own although they execute no code of it.
-SIGNATURES: Final = "tests/test_exports.py::test_signatures"
-SIGNATURES_WITH_EXTRAS: Final = "tests/test_exports.py::test_signatures_of_packages_with_extras"
 # Tests of a package's modules elsewhere, which run last; keys are prefixes of paths.
 FURTHER: Final = {
     "message.py": ("tests/codec/test_binding.py", "tests/wire", FIXTURES, "tests/test_hostile.py"),
@@ -96,13 +93,9 @@ def stages(root: Path, module: str) -> list[list[str]]:
         LookupError: The module has no tests.
     """
     path = PurePath(module).relative_to("ce_nats")
-    mirrored = _mirrored(root, path)
-    first = mirrored or _of_package(root, path)
+    first = _mirrored(root, path) or _of_package(root, path)
     if not first:
         raise LookupError(f"{module} must have tests")
-    signatures = SIGNATURES_WITH_EXTRAS if path.parts[0] in ("aio", "arrow", "capture") else SIGNATURES
-    if (root / signatures.partition("::")[0]).exists():
-        first = [*first, signatures]
     further = [test for prefix, tests in FURTHER.items() if path.as_posix().startswith(prefix) for test in tests]
     rest = [test for test in dict.fromkeys([*_of_package(root, path), *further]) if test not in first]
     return [first, rest]
