@@ -97,7 +97,6 @@ LONGEST = (
     "tests/cli/test_demo_steps.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",
-    "tests/test_hostile.py",
 )
 
 # Markers of all tests in a folder. Single files and tests set theirs with pytest.mark.

@@ -45,11 +45,11 @@ def test_form_of_a_reference() -> None:
     "value",
     [
         *("", "https://example.com/data", "http://169.254.169.254/latest", "file:///etc/passwd", "DATA/name"),
-        *("/DATA/name",),
+        "/DATA/name",
         *("nats-obj:", "nats-obj:DATA", "nats-obj:DATA/", "nats-obj:/DATA/name", "nats-obj://DATA/name"),
         *("nats-obj:DA.TA/name", "nats-obj:DA*/name", "nats-obj:>/name", "nats-obj:D%41/name", "nats-obj:DATA\n/name"),
         *("nats-obj:DATA/a b", "nats-obj:DATA/%", "nats-obj:DATA/%4", "nats-obj:DATA/%FF", "nats-obj:DATA/a?q"),
-        *("nats-obj:DATA/ü",),
+        "nats-obj:DATA/ü",
         *(
             "nats-obj:DATA/a#f",
             "nats-obj:DATA/a\n",

@@ -32,12 +32,12 @@ NUMBERS = [
     *("9" * 310 + ".5", "9" * 309 + ".0", "1.7976931348623158e308", "1.797693134862315807e308", "1e5", "1E+05"),
     *("1.797693134862315808e308", "0.0e99999999999999999999", "1e-99999999999999999999", "1" + "0" * 5000 + "e-5000"),
     *("0." + "0" * 400 + "1e405", "2147483647", "2147483648", "-2147483648", "-2147483649", "00", "1.", ".1", "-"),
-    *("+1",),
+    "+1",
     *("1e0000000000000000000000000000005", "1e+", "1d5", "1D5", "0x1", "Infinity", "NaN", "1_0", "1 0"),
 ]
 STRINGS = [
     *("", "x", "\x7f", "\x80", "é\U0001f600", "\\ud83d\\ude00", "\\ud83d", "\\ude00\\ud83d", "\\uD83D\\u0041"),
-    *("\\u0000",),
+    "\\u0000",
     *('\\u00e9\\b\\f\\n\\r\\t\\/\\"\\\\', "\\u007F", "\\u0085", "\\ufffe", "\\uD83F\\uDFFE", "\\u12", "\\u12G4", "\\a"),
     *("\t", "\n", "\x00", "\x1f", "\\", "\\u", "\ufeff", "\ufdd0", "\u2028"),
 ]
@@ -55,7 +55,7 @@ OTHERS = [
 ]
 NAMES = [
     *("data", "data_base64", "dat\\u0061", "datacontenttype", "dataschema", "time", "subject", "x", "X", "", "é"),
-    *("a b",),
+    "a b",
     *("specversion", "id", "\\ud83d", "specVersion"),
 ]
 VALUES = [
@@ -83,13 +83,13 @@ HEADER_VALUES = [
     *("%EF%BF%BE", "%C2%85", "%0A"),
     *('"', '""', '"a"b"c"', '"a\\"b"', '"a\\', '"a\\\\"', '\\"x"', '"%41"', '"\\%41"', "%22a%22", "%25%34%31", "+"),
     *("é", "\t a \t", "\xa0a\xa0", "a\rb", "\ufffe", "\U0001ffff", "\ufdd0", "\ufdcf", "\ufdf0", "\x80", "\x9f"),
-    *("\xa0",),
+    "\xa0",
     *("\x7f", "\ud7ff", "\ue000", "\U0010fffd", "\U0010fffe", "a:b", "a-b:", "1a:", "é:", ":"),
     *("a[:", "a{:", "[:", "{:", "@:", "`:", "a@:", "a`:", "z:", "Z:", "A:", "a+.-09:", "a/:"),
 ]
 HEADER_NAMES = [
     *("CE-X", "cE-x", "ce-", "ce-a-b", "ce-data", "ce-é", "ce-\u212a", "\u212ae-x", "ce-\u0130", "ce-x_", "ce", "c"),
-    *("",),
+    "",
     *("ce-ID", "CE-id", "ce-x1", "ce-\x00", "ce-x "),
     *("be-x", "xe-id", "cd-x", "ce.x", "CE-AZ", "ce-az09", "ce-`", "ce-{", "ce-/", "ce-:", "ce-@", "ce-["),
 ]
@@ -104,7 +104,7 @@ MEDIA_TYPES = [
     *("application/cloudevents ;charset", "appl\u0130cation/cloudevents+json", 'TEXT/PLAIN; Charset="ISO-8859-1"; x'),
     *("a/b ; charset=latin1", "a/b;;charset=latin1", 'a/b;x="charset=latin1"', 'a/b;x="\\";charset=latin1"'),
     *('a/b;charset="";', 'a/b;charset="lat\\in1"', 'a/b;charset="latin1', "a/b+JSON;charset=latin1"),
-    *("text/plain;charset=us-ascii",),
+    "text/plain;charset=us-ascii",
 ]
 
 
@@ -367,7 +367,7 @@ def test_headers_of_invalid_types(spark: SparkSession, kind: str) -> None:
 # Charsets that Java encodes differently from Python for some characters, or does not have.
 NOT_IN_JAVA = {
     *("big5", "big5hkscs", "cp037", "cp1006", "cp1026", "cp1125", "cp1140", "cp273", "cp424", "cp500", "cp720"),
-    *("cp856",),
+    "cp856",
     *("cp875", "cp932", "cp949", "cp950", "euc_jis_2004", "euc_jisx0213", "euc_jp", "euc_kr", "gb18030", "gbk", "hz"),
     *("hp-roman8", "iso2022_jp", "iso2022_jp_1", "iso2022_jp_2", "iso2022_jp_2004", "iso2022_jp_3", "iso2022_jp_ext"),
     *("iso2022_kr", "iso8859-10", "iso8859-14", "koi8-t", "kz1048", "mac-arabic", "mac-croatian", "mac-cyrillic"),

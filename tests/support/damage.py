@@ -16,7 +16,7 @@ from ce_nats.codec._nesting import MAX_LEVELS
 MUTATIONS = [
     *'"\\%{}[],:; \t\n\r\x00\x1f\x7f\x80\x9f\ufdd0\ufffe\ufffd\U0001f600é\u2028',
     *("%41", "%zz", "%", "%C3%A9", "%C0%A0", "%ED%A0%80", "%EF%BF%BD", "%00", "%7F", "%25", "%F4%90%80%80"),
-    *("%e2%82%ac",),
+    "%e2%82%ac",
     *('\\"', "\\\\", '\\"x', '"a"', '""', '"', "+", "1e999", "1e400", "1e999\n", "0e-999,", "-0", "0.1e3", "01"),
     *("null", "true", "NaN", "data"),
     *("\\u0041", "\\ud800", "\\ud83d\\ude00", "\\u0000", "\\u0001", "\\x", "\\'", ',"\\u0001":0}', "'", "/*", "//"),
@@ -39,12 +39,12 @@ VALUES = [
     *("", "1.0", "0.3", "application/json", "text/plain", "text/plain; charset=latin-1", "application/x;charset=utf-7"),
     *("2024-02-30T00:00:00Z", "2024-06-30T23:59:60Z", "2024-01-01t00:00:00z", "2024-01-01T00:00:00.123456789+23:59"),
     *("0000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00", "2024-01-01", "urn:a", "relative", "AAE=", "A", "data"),
-    *("id",),
+    "id",
 ]
 CONTENT_TYPES = [
     *("application/cloudevents+json", "application/cloudevents", "Application/CloudEvents+JSON; charset=UTF-8"),
     *("application/cloudevents+json; charset=latin-1", "application/cloudevents-batch+json"),
-    *("application/cloudevents+avro",),
+    "application/cloudevents+avro",
     *("application/json", "text/plain", " application/cloudevents+json ", "", "application/cloudevents+json;"),
 ]
 
@@ -54,9 +54,9 @@ TOKENS = [
     *("1", "0", "-", ".5", "01", "1e5", "1e309", "1E+400", "1e-999", "e", "E", "e1", "e99", "E+9", "e+100", "e100"),
     *("9" * 309, "9" * 308, "9" * 210, "9" * 209, "4611686018427387847"),
     *("\\", "\\\\", '\\"', "\\/", "\\b", "\\n", "\\x", "\\'", "'", "\x01", "\x7f", "é", "\U0001f600", "\ufffd"),
-    *("\uffff",),
+    "\uffff",
     *("\\u0001", "\\u0000", "\\u00e9", "\\ud83d\\ude00", "\\ud83d", "\\uDC00", "u0001", "\\u000", '"\x01":0}'),
-    *('"\\u0001":0}',),
+    '"\\u0001":0}',
 ]
 DOCUMENTS = [
     *('{"a":1}', "[1,2]", '"x"', "1", '{"a":{"b":[1,"\\u00e9"]}}', '"\\\\u0001"', '"e"', '"1e999"', '{"e":1e10}'),

@@ -399,7 +399,7 @@ hostile_payloads: st.SearchStrategy[bytes] = st.one_of(
         st.sampled_from(
             [
                 *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"null", b"true", b"1", b"-", b"1e999", b"NaN"),
-                *(b" ",),
+                b" ",
                 *(b'"specversion":"1.0",', b'"id":"1",', b'"source":"/s",', b'"type":"t"', b'"data":', b'"data":{}'),
                 *(b'"data_base64":"AA=="', b'"data_base64":', b'"time":', b"\xef\xbb\xbf", b"\xff", b'"\\ud800"'),
                 *(b'"i\\u0064":"2",', b'"data":"\\"",', b'"x":1.5,', b'"x":[],', b'"X":1,', b"\0", b"\n"),

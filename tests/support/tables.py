@@ -33,6 +33,8 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Any], An
     assert all(len(case.values) == len(names) for case in table), "a case has a value for each name"
 
     def decorate(test: Any) -> Any:
+        assert not inspect.iscoroutinefunction(test), "nobody would await it"
+
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
             errors = []

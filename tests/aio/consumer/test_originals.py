@@ -14,9 +14,8 @@ from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from tests.support.consuming import until_consumer
 from tests.support.reading import until_stored
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 
-SECONDS = 60  # generous, because the machine may be busy
 HEADERS = b"a: " + b"x" * 65_182 + b"\r\n"  # with the version and the empty line, 65,200 bytes
 
 
@@ -52,7 +51,7 @@ def consume(js, stream, dead):
             running = asyncio.create_task(consumer.run(handle))
             try:
                 await until_stored(js, dead.replace(".", "_"), letters)
-                await until(lambda: len(handled) >= events, SECONDS)
+                await until(lambda: len(handled) >= events)
                 await until_consumer(js, stream, lambda info: not info.num_ack_pending)
             finally:
                 consumer.stop()

@@ -21,9 +21,7 @@ from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
 from tests.support.consuming import has_none, until_consumer
 from tests.support.reading import publish_all
-from tests.support.waiting import until
-
-SECONDS = 60  # generous, because the machine may be busy
+from tests.support.waiting import SECONDS, until
 
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
 
