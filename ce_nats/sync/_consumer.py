@@ -48,6 +48,18 @@ def _check_result(result: object) -> None:
         raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
 
 
+class _ExitError(BaseException):
+    """
+    Carries an exception that ends the program, such as SystemExit, through the loop, which it would end.
+
+    Args:
+        cause: The exception.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+
+
 class _InThreads:
     """
     Async handler of batches that calls a function in threads.
@@ -70,11 +82,25 @@ class _InThreads:
     async def __call__(self, batch: aio.Batch) -> None:
         self._running += 1
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._pool, self._function, batch)
+            result = await asyncio.get_running_loop().run_in_executor(self._pool, self._call, batch)
         finally:
             self._running -= 1
             self._last = time.monotonic()
         _check_result(result)
+
+    def _call(self, batch: aio.Batch) -> object:
+        """
+        Call the function, in its thread.
+
+        Raises:
+            _ExitError: It raised an exception that ends the program.
+        """
+        try:
+            return self._function(batch)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise _ExitError(error) from None
 
     async def wait_until_idle(self) -> None:
         """Wait until there was no batch for ``timeout`` seconds; forever if it is None."""
@@ -97,9 +123,9 @@ class PullConsumer:
                 with delivery as event:
                     charge(event)
 
-    It fetches from the start. Leaving the outer block, or :meth:`close`, releases messages that were fetched and not
-    handled. A message's ack deadline is extended while its handler runs, however long that takes. Several threads may
-    iterate.
+    It fetches as soon as the program asks for a message. Leaving the outer block, or :meth:`close`, releases messages
+    that were fetched and not handled. A message's ack deadline is extended while its handler runs, however long that
+    takes. Several threads may iterate.
 
     If handlers are fast, the event loop hands out as many messages at once as are handled in some milliseconds, at most
     half of ``prefetch``. All threads take from them, so a slow handler holds back only its own message. A block that
@@ -313,10 +339,17 @@ class PullConsumer:
             finally:
                 if not run.done():
                     self.stop()
-        run.result()
+        exit_ = run.result()
+        if exit_ is not None:
+            raise exit_
 
-    async def _run_batches(self, handler: _InThreads, **options: Any) -> None:
-        """Run a handler until the consumer is stopped, or some time passes without a batch."""
+    async def _run_batches(self, handler: _InThreads, **options: Any) -> BaseException | None:
+        """
+        Run a handler until the consumer is stopped, or some time passes without a batch.
+
+        Returns:
+            The exception of the handler, such as SystemExit, that ends the program; else None.
+        """
         await self._end_reading_ahead()
         run = asyncio.create_task(self._consumer.run_batches(handler, **options))
         idle = asyncio.create_task(handler.wait_until_idle())
@@ -324,10 +357,13 @@ class PullConsumer:
             await asyncio.wait({run, idle}, return_when=asyncio.FIRST_COMPLETED)
             if run.done():
                 run.result()
+        except _ExitError as exit_:
+            return exit_.cause
         finally:
             run.cancel()
             idle.cancel()
             await asyncio.gather(run, idle, return_exceptions=True)
+        return None
 
     async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
         await self._end_reading_ahead()

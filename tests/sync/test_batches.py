@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from nats.js.api import ConsumerConfig
 
 from ce_nats import sync
 from tests.support.synchronous import SECONDS
@@ -159,6 +160,25 @@ def test_interrupt_waits_for_running_handlers(publish, open_consumer):
         consumer.run_batches(handle, max_events=20)
     assert sorted(done) == [*range(50)]
     assert first < 50
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_handler_that_ends_the_program_releases_its_batch_and_leaves_other_connections_open(
+    nc, stream, subject, publish, open_consumer, error
+):
+    publish(3)
+    config = ConsumerConfig(filter_subject=subject)
+
+    def handle(batch):
+        raise error
+
+    with nc.consumer(stream, "other", dead_letter=None, create=config) as other, open_consumer() as consumer:
+        with pytest.raises(type(error)) as caught:
+            consumer.run_batches(handle)
+        assert caught.value is error
+        assert next(other).deliveries == 1
+    with open_consumer() as consumer:
+        assert next(consumer).deliveries > 1
 
 
 @pytest.mark.parametrize("arguments", [{"max_events": 0}, {"max_wait": -1}, {"concurrency": 0}])

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Final
 
+from ._acks import is_acked
 from ._batch import Batch, BatchError
 from ._deliveries import Deliveries
 from ._delivery import Delivery
@@ -116,9 +117,11 @@ class BatchWorkers(Workers):
     ) -> None:
         super().__init__(deliveries, handler, reporter)
         self._collector = collector
+        self._stopped = asyncio.Event()
 
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """As :meth:`Workers.run`."""
+        self._stopped = stopped
         try:
             await super().run(count, stopped, stop_timeout)
         finally:
@@ -137,7 +140,11 @@ class BatchWorkers(Workers):
             worker.delivery = None
 
     async def _handle(self, worker: Worker, deliveries: list[Delivery]) -> None:
-        """Handle a batch; after an exception its halves, one after the other, down to single events."""
+        """
+        Handle a batch; after an exception its halves, one after the other, down to single events.
+
+        When the consumer was stopped, the parts that are left are released.
+        """
         parts = [deliveries]
         try:
             while parts:
@@ -149,27 +156,42 @@ class BatchWorkers(Workers):
                     await self._settle_batch(batch, failed)
                     parts.pop()
                 elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
-                    self._divide(parts, error)
+                    await self._divide(parts, error)
                 else:
                     assert error is not None
                     raise error
                 if self._is_cancelling:  # the handler suppressed the CancelledError
                     raise asyncio.CancelledError
                 worker.take_back(requests)
+                if self._stopped.is_set() and parts:
+                    await self._release(parts)
         except BaseException as error:
             for delivery in (delivery for part in reversed(parts) for delivery in part):
                 await self._end(delivery, error)
             self._raise(error)
 
-    def _divide(self, parts: list[list[Delivery]], error: Exception) -> None:
-        """Divide the last part, which has failed."""
-        part = parts.pop()
-        if not parts:
-            name, count = type(error).__name__, len(part)
+    async def _divide(self, parts: list[list[Delivery]], error: Exception) -> None:
+        """Divide the last part, which has failed, except for what its handler has settled."""
+        if len(parts) == 1:
+            name, count = type(error).__name__, len(parts[0])
             text = "%s: a batch of %d events has failed, and is handled again in smaller parts: %s: %s"
             _log.warning(text, self._target, count, name, error)
-        half = len(part) // 2
-        parts += [part[half:], part[:half]]
+        left: list[Delivery] = []
+        for delivery in parts[-1]:
+            if delivery.is_settled or is_acked(delivery._entry):
+                await self._end(delivery, error)
+            else:
+                left.append(delivery)
+        half = len(left) // 2
+        parts[-1:] = [part for part in (left[half:], left[:half]) if part]
+
+    async def _release(self, parts: list[list[Delivery]]) -> None:
+        """Release the events of all parts to other clients."""
+        deliveries = [delivery for part in reversed(parts) for delivery in part]
+        await self._deliveries.settler.release(deliveries)
+        parts.clear()
+        for delivery in deliveries:
+            await self._end(delivery, None)
 
     async def _call(self, worker: Worker, batch: Batch, requests: int) -> BaseException | None:
         """Call the handler, and return its exception."""

@@ -25,21 +25,29 @@ def flat(calls):
 @pytest.fixture
 def run(consume):
     """
-    Run a handler of batches, which gets the batch and its numbers, until it was called with certain events.
+    Run a handler of batches until certain events were in a call that has returned, or in one that is not divided.
 
     Returns the numbers of each call.
     """
 
     async def run(handler, last, *, options=None, **arguments):
-        calls = []
+        calls, handled = [], set()
         async with consume(**(options or {})) as consumer:
 
             async def handle(batch):
-                calls.append(numbers_of(batch))
+                numbers = numbers_of(batch)
+                calls.append(numbers)
+                is_divided = len(batch) > 1
                 try:
                     await handler(batch)
+                    is_divided = False
+                except BatchError as error:
+                    is_divided &= max(error.errors) >= len(batch)
+                    raise
                 finally:
-                    if last <= {number for call in calls for number in call}:
+                    if not is_divided:
+                        handled.update(numbers)
+                    if last <= handled:
                         consumer.stop()
 
             await after(consumer.run_batches(handle, **arguments))
@@ -217,6 +225,26 @@ async def test_marks_of_a_failed_call_have_no_effect(run, publish, is_settled, j
     assert (await js.stream_info(await js.find_stream_name_by_subject(dead))).state.messages == 0
 
 
+async def test_events_that_a_failed_call_has_settled_are_not_handled_again(run, publish, is_settled, dead_letters):
+    await publish(*range(5))
+    done = []
+
+    async def handle(batch):
+        if len(batch) == 5:
+            await batch.deliveries[0].ack()
+            await batch.deliveries[1].reject()
+            await batch.deliveries[2].nak()
+            await batch.deliveries[3].message.ack()
+            raise ConnectionError
+        done.extend((number_of(one.event), one.deliveries) for one in batch.deliveries)
+
+    calls = await run(handle, {2, 4}, max_events=5, max_wait=1)
+    assert calls[0] == [*range(5)]
+    assert sorted(done) == [(2, 2), (4, 1)]
+    assert len(await dead_letters(1)) == 1
+    await is_settled()
+
+
 async def test_messages_that_are_not_events(run, publish, is_settled, js, subject, dead_letters):
     await publish(0)
     for number in range(1, 30):
@@ -282,6 +310,23 @@ async def test_stop_timeout_releases_the_batch(consume, publish, is_settled, run
         await after(consumer.run_batches(handle, stop_timeout=0.1))
     calls = await run(nothing, {1, 2, 3})
     assert sorted(flat(calls)) == [1, 2, 3]
+    await is_settled()
+
+
+async def test_stop_ends_the_division_of_a_failing_batch(consume, publish, is_settled, run):
+    await publish(*range(64))
+    calls = []
+    async with consume(ack_wait=600) as consumer:
+
+        async def fail(batch):
+            calls.append(len(batch))
+            if len(batch) == 16:
+                consumer.stop()
+            raise ConnectionError
+
+        await after(consumer.run_batches(fail, max_events=64, max_wait=1))
+    assert calls == [64, 32, 16]
+    assert sorted(flat(await run(nothing, {*range(64)}, options={"ack_wait": 600}))) == [*range(64)]
     await is_settled()
 
 
