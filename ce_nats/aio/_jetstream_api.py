@@ -13,9 +13,10 @@ import logging
 import math
 import time
 from calendar import timegm
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -207,6 +208,7 @@ class Progress(NamedTuple):
         ack_floor: Sequence in the stream up to which all messages are acknowledged.
         ack_pending: Number of messages that are delivered and not acknowledged.
         requests: Number of pending requests for messages, of all clients.
+        metadata: Metadata of the consumer.
     """
 
     delivered: int
@@ -214,6 +216,7 @@ class Progress(NamedTuple):
     ack_floor: int
     ack_pending: int
     requests: int = 0
+    metadata: Mapping[str, str] = MappingProxyType({})
 
 
 class StreamApi:
@@ -565,6 +568,7 @@ class StreamApi:
             answer.ack_floor.stream_seq,
             answer.num_ack_pending,
             answer.num_waiting,
+            answer.config.get("metadata") or {},
         )
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:

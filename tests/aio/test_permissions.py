@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import nats
@@ -310,6 +310,28 @@ async def test_denied_fetch_ends_the_iteration(connected):
         consumer = PullConsumer(nc.jetstream(), "Work", "c", dead_letter=None)
         async with consumer, denied("consumer c of stream Work", "'$JS.API.CONSUMER.MSG.NEXT.Work.c'"):
             await anext(consumer)
+
+
+@pytest.mark.usefixtures("work")
+async def test_client_that_cannot_write_metadata_sees_another_one_by_its_requests(connected, monkeypatch):
+    """With a key there must be one client."""
+    monkeypatch.setattr("ce_nats.aio.consumer._key_order.IN_USE_SECONDS", 1.0)
+    handled = []
+
+    async def handle(delivery):
+        handled.append(delivery.sequence)
+
+    async with connected("no create") as (nc, reported), AsyncExitStack() as stack:
+        first, second = (PullConsumer(nc.jetstream(), "Work", "c", dead_letter=None) for _ in range(2))
+        await stack.enter_async_context(first)
+        running = asyncio.create_task(first.run(handle, key=hash))
+        await until(lambda: handled == [1, 2])
+        async with second:
+            with pytest.raises(DeliveryError, match=r"^consumer-in-use: .*another client requests messages"):
+                await second.run(handle, key=hash)
+        first.stop()
+        await running
+        assert reported == []
 
 
 @pytest.mark.parametrize("double_ack", [True, False])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -17,6 +19,7 @@ from .._util.checks import config_differences
 _log: Final = logging.getLogger(__name__)
 
 _DEFAULT_ACK_WAIT: Final = 30.0
+METADATA_IMPOSSIBLE: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG, ErrorCode.REQUEST_REFUSED)
 # The common form of what parse_ack_subject() accepts: deliveries, sequence, sequence in the consumer, time, pending.
 _ACK_SUBJECT: Final = rb"\$JS\.ACK\.%s\.%s\.([0-9]{1,20})\.([0-9]{1,20})\.[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}"
 
@@ -39,6 +42,7 @@ class Binding:
         is_ack_subject: Matches the reply subjects of its messages, without a domain; the groups are numbers:
             deliveries, and the sequence in the stream.
         waits: Times until the server redelivers a message, in seconds.
+        max_deliver: Number of deliveries after which the server drops a message; 0 without a limit.
     """
 
     def __init__(self, api: StreamApi, stream: str, name: str, create: ConsumerConfig | None) -> None:
@@ -50,8 +54,10 @@ class Binding:
             _ACK_SUBJECT % (re.escape(stream).encode(), re.escape(name).encode())
         ).fullmatch
         self.waits: list[float] = []
+        self.max_deliver = 0
         self._create = create
         self._created = ""
+        self._annotating = asyncio.Lock()
 
     async def open(self) -> ConsumerState:
         """
@@ -66,6 +72,7 @@ class Binding:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
         self._created = state.created
+        self.max_deliver = max(0, config.max_deliver or 0)
         self.waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         return state
 
@@ -90,23 +97,23 @@ class Binding:
             text = "; ".join(differences)
             _log.warning("%s exists, and its configuration is not that of create=: %s", self.target, text)
 
-    def limit(self, policy: RetryPolicy, max_deliver: int) -> tuple[RetryPolicy, int]:
+    def limit(self, policy: RetryPolicy) -> tuple[RetryPolicy, int]:
         """
         Apply the server's limit of deliveries.
 
         Args:
             policy: The policy of the program.
-            max_deliver: The limit; 0 or less means without a limit.
 
         Returns:
             The policy to apply, and the number of deliveries above which a message is handled alone.
         """
-        if max_deliver <= 0:
+        max_deliver = self.max_deliver
+        if not max_deliver:
             return policy, policy.max_deliveries
         _log.warning(
-            "%s: max_deliver is %d, so the server drops a message without a report after %d deliveries, handled or not",
+            "%s: max_deliver is %d: after the last delivery a message is dead-lettered instead of redelivered, and the "
+            "server drops it without a report if the process ends meanwhile",
             self.target,
-            max_deliver,
             max_deliver,
         )
         if max_deliver < policy.max_deliveries:
@@ -121,6 +128,22 @@ class Binding:
             DeliveryError: As :meth:`StreamApi.progress` does.
         """
         return await self.api.progress(self.stream, self.name)
+
+    async def annotate(self, key: str, change: Callable[[str, int], str], *, is_repeated: bool = True) -> None:
+        """
+        Change a text in the metadata of the consumer: see :meth:`StreamApi.annotate_consumer`.
+
+        One change after the other: each one reads all texts, and writes them. If one cannot be written by this client,
+        the error has a code of ``METADATA_IMPOSSIBLE``.
+
+        Args:
+            key: Key of the text.
+            change: Returns the new text.
+            is_repeated: Whether requests without a response are repeated.
+        """
+        api = self.api if is_repeated else self.api.without_retries()
+        async with self._annotating:
+            await api.annotate_consumer(self.stream, self.name, key, change)
 
     async def check_identity(self) -> None:
         """Log if another consumer has the name now; its messages are handled like those of the earlier one."""

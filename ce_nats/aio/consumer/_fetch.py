@@ -106,7 +106,7 @@ class Fetcher:
 
     async def open(self) -> None:
         """
-        Begin to fetch.
+        Begin to fetch with the first :meth:`wake`: a program that does not want messages yet takes none from others.
 
         Raises:
             DeliveryError: ``connection-closed``.
@@ -146,6 +146,7 @@ class Fetcher:
 
     async def _keep_requesting(self) -> None:
         loop = asyncio.get_running_loop()
+        await self._wanted.wait()
         while self._running.error is None:
             if self._nc.is_closed:
                 self._running.fail(ConnectionWatch.of(self._nc).closed_error(self._binding.target))

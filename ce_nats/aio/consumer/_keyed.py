@@ -31,6 +31,7 @@ from ._ledger import Ledger
 from ._prepare import Preparation
 from ._running import Running
 from ._settle import Settler
+from ._sole_use import SoleUse
 
 _log: Final = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ class Keying:
         self._acks = acks
         self._fetcher = fetcher
         self._running = running
+        self._sole_use = SoleUse(settler.nc, binding)
+        self._is_sole = False  # according to the metadata of the consumer
         self._others: OtherClients | None = others  # until this client has had all messages for the first time
         self._pause = min(_MAX_PAUSE, min(binding.waits) / 5)
         self._keys = Keys(self._pause)
@@ -108,9 +111,12 @@ class Keying:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._sole_use.close()
 
     async def _keep_order(self) -> None:
         changed = self._running.changed
+        if not await self._begin():
+            return
         while True:
             changed.clear()
             if not self._keys.is_complete and not await self._recover():
@@ -170,6 +176,54 @@ class Keying:
             else:
                 return not entry.is_settled
 
+    # --- Other clients ------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> bool:
+        """Wait until no other client keeps the order; return False if that fails."""
+        while not self._keys.has_begun:
+            try:
+                self._is_sole = await self._sole_use.begin()
+            except DeliveryError as error:
+                if not self._survives(error):
+                    return False
+                await asyncio.sleep(_MAX_PAUSE)
+            else:
+                self._keys.has_begun = True
+                self._wake()
+        return True
+
+    async def _is_shared(self, progress: Progress) -> bool:
+        """
+        Return whether other clients use the consumer.
+
+        Raises:
+            DeliveryError: ``consumer-in-use``: they do not stop.
+        """
+        if self._is_sole:
+            if not self._sole_use.is_written_in(progress.metadata):
+                self._is_sole = await self._sole_use.begin()
+            return False
+        # Without the metadata, other clients are only seen by their requests.
+        if self._others is None:
+            return False
+        target = self._binding.target
+        sharing = self._others.observe(progress.requests, time.monotonic())
+        text = "another client requests messages, and with a key the consumer must have one client"
+        if sharing is not Sharing.ALONE and not self._is_warned:
+            self._is_warned = True
+            _log.warning("%s: %s; waiting for %g s until it stops", target, text, IN_USE_SECONDS)
+        if sharing is Sharing.IN_USE:
+            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{target}: {text}")
+        return sharing is not Sharing.ALONE
+
+    def _survives(self, error: DeliveryError) -> bool:
+        """Report an error after which a request may succeed; any other one ends the run."""
+        if error.code in _PERMANENT:
+            self._running.fail(error)
+            return False
+        self._settler.reporter.report(error, None)
+        return True
+
     # --- Missing messages ---------------------------------------------------------------------------------------------
 
     async def _recover(self) -> bool:
@@ -181,12 +235,10 @@ class Keying:
             self._keys.begin_request(self._ledger.sequences())
             try:
                 progress = await self._binding.progress()
-                is_shared = self._others is not None and self._is_shared(self._others, progress)
+                is_shared = await self._is_shared(progress)
             except DeliveryError as error:
-                if error.code in _PERMANENT:
-                    self._running.fail(error)
+                if not self._survives(error):
                     return False
-                self._settler.reporter.report(error, None)
                 pause = _MAX_PAUSE
             else:
                 if not is_shared and self._keys.complete(progress, self._ledger.sequences()):
@@ -207,23 +259,6 @@ class Keying:
         await self._running.changed.wait()
         self._running.changed.clear()
         timer.cancel()
-
-    def _is_shared(self, others: OtherClients, progress: Progress) -> bool:
-        """
-        Return whether other clients request messages.
-
-        Raises:
-            DeliveryError: ``consumer-in-use``: they do not stop.
-        """
-        target = self._binding.target
-        sharing = others.observe(progress.requests, time.monotonic())
-        text = "another client requests messages, and with a key the consumer must have one client"
-        if sharing is not Sharing.ALONE and not self._is_warned:
-            self._is_warned = True
-            _log.warning("%s: %s; waiting for %g s until it stops", target, text, IN_USE_SECONDS)
-        if sharing is Sharing.IN_USE:
-            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{target}: {text}")
-        return sharing is not Sharing.ALONE
 
     def _log_missing(self, seconds: int) -> None:
         _log.warning(

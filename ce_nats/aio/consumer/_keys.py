@@ -29,11 +29,13 @@ class Keys:
         pause: Seconds between two new messages that are fetched while some are missing.
 
     Attributes:
+        has_begun: Whether this client may fetch messages: no other one keeps the order.
         inbox: Messages whose keys are not known, in the order of arrival; of the stream, when none is missing.
         order: Messages whose keys are known.
     """
 
     def __init__(self, pause: float) -> None:
+        self.has_begun = False
         self.inbox: list[Entry] = []
         self.order = KeyOrder()
         self._pause = pause
@@ -57,6 +59,8 @@ class Keys:
         The server sends redelivered messages before new ones. New ones have to wait, and a process that ends meanwhile
         increments their delivery counts, so few are fetched.
         """
+        if not self.has_begun:
+            return 0
         if self._was_redelivered:
             return max(1, min(most, self.missing))
         return 1 if now >= self._not_before else 0

@@ -50,7 +50,7 @@ class Ledger:
         keys: Order of keys; None if the order is not kept.
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
-        half: Number of waiting messages up to which others are fetched.
+        half: Number of waiting messages up to which others are fetched; fewer at first.
         ahead: Returns the number of taken messages that still wait for a handler, in another thread for instance.
         acks: Messages whose acknowledgements are pending, in order.
         acks_due: Time at which they have to be written; infinite if no acknowledgement is pending.
@@ -64,6 +64,7 @@ class Ledger:
         self.acks: list[Entry] = []
         self.acks_due = float("inf")
         self._prefetch = prefetch
+        self._takes = 0  # number of messages that were taken
         self.half = prefetch // 2
         self._ack_delay = ack_delay
         self._entries: dict[int, Entry] = {}  # by sequence
@@ -74,19 +75,24 @@ class Ledger:
     # --- Arrival ------------------------------------------------------------------------------------------------------
 
     def free_slots(self, now: float) -> int:
-        """Return the number of messages that may be fetched now."""
-        waiting, most, keys = self.waiting, self._prefetch, self.keys
+        """
+        Return the number of messages that may be fetched now.
+
+        At first they are few: a process that is stopped soon releases them, which increments their delivery counts.
+        """
+        waiting, keys = self.waiting, self.keys
+        most = min(self._prefetch, 2 * self._takes + 1)
         is_one_by_one = self.isolation.is_one_by_one(now)
         if keys is not None:
             if not keys.is_complete:
                 return keys.free_slots(1 if is_one_by_one else most, now)
             queued = len(self._ready) + len(self._suspects) + len(keys.inbox)
-            most = min(most, _BLOCKED_FACTOR * most - (waiting - queued))
+            most = min(most, _BLOCKED_FACTOR * self._prefetch - (waiting - queued))
             waiting = queued
         if is_one_by_one:
             return 0 if waiting or self.isolation.is_one_alone(now) or most <= 0 else 1
         waiting += self.ahead()
-        return max(0, most - waiting) if waiting <= self.half else 0
+        return max(0, most - waiting) if waiting <= most // 2 else 0
 
     def arrive(self, entry: Entry, now: float, connection: int = 0) -> Arrival:
         """
@@ -179,6 +185,7 @@ class Ledger:
         entry.turn += 1
         self.waiting -= 1
         self.taken += 1
+        self._takes += 1
         return entry
 
     @property

@@ -140,7 +140,7 @@ class _Parts:
         confirmations = Confirmations(js, running) if options.double_ack else None
         settler = Settler(
             js,
-            binding.name,
+            binding,
             policy=policy,
             dead_letter=dead_letter,
             confirmations=confirmations,
@@ -198,8 +198,8 @@ class PullConsumer:
         max_deliveries: Number of deliveries after which a message is dead-lettered if its handler fails. The server
             counts deliveries, released ones included. A message that was delivered more often may have ended the
             process, and is handled alone. If the ``max_deliver`` of the consumer is lower, it is the limit. Leave it
-            unlimited, the default: the server stops redelivering without a report, even if the message was not handled
-            or its dead letter could not be stored.
+            unlimited, the default: after the last delivery a message is dead-lettered instead of released, and the
+            server drops it without a report if the process is killed or the dead letter cannot be stored.
         max_unfinished: Number of deliveries after which a message is dead-lettered without being handled again, with
             the reason ``process-ended``, if it was handled alone as many times as this is above ``max_deliveries`` (at
             least once), and each time the process ended meanwhile; ``max_deliveries`` or more. By default five more
@@ -293,7 +293,7 @@ class PullConsumer:
         )
         self._running = Running(self._binding.target)
         self._reporter = Reporter(self._binding.target, on_error)
-        self._recorder = Recorder(client_of(js), self._binding.api, stream, consumer)
+        self._recorder = Recorder(client_of(js), self._binding)
         self._others = OtherClients()
         self._parts: _Parts | None = None
         self._keying: Keying | None = None
@@ -337,7 +337,7 @@ class PullConsumer:
     def _assemble(self, state: ConsumerState) -> _Parts:
         """Make the parts of the consumer."""
         waits, config = self._binding.waits, state.config
-        self._policy, limit = self._binding.limit(self._policy, config.max_deliver or 0)
+        self._policy, limit = self._binding.limit(self._policy)
         self._recorder.open(config.metadata, limit)
         # With a limit of 1, any message that an earlier process has fetched may have ended it.
         is_expected = bool(state.lag.redelivered or (limit <= 1 and state.lag.ack_pending))
@@ -413,14 +413,16 @@ class PullConsumer:
                 :func:`~ce_nats.extensions.partitioning.partition_key`. Events with the same key are handled in the
                 order of the stream, one after the other. A failed event holds back later ones of its key until it is
                 handled successfully or dead-lettered; it stays in flight, and is handled again after the back-off
-                without a redelivery, also after :meth:`Delivery.nak`. The consumer must not have other clients. An
-                exception of the function is a failure of the event, which holds back no others. None keeps no order.
+                without a redelivery, also after :meth:`Delivery.nak`. The consumer must not have other clients, nor
+                ``max_deliver``. An exception of the function is a failure of the event, which holds back no others.
+                None keeps no order.
             stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
                 released. None waits for them.
 
         Raises:
             DeliveryError: As the iteration does; ``consumer-in-use``: there is a ``key``, and another client uses the
-                consumer; ``handler-cancelled``: a task of :meth:`run` was cancelled, and not :meth:`run` itself.
+                consumer; ``incompatible-config``: there is a ``key``, and the consumer has ``max_deliver``;
+                ``handler-cancelled``: a task of :meth:`run` was cancelled, and not :meth:`run` itself.
             TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
             ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
             RuntimeError: There is a ``key``, and another call with a key is running.
@@ -507,6 +509,9 @@ class PullConsumer:
             raise RuntimeError(
                 f"{self._binding.target}: run() with a key must not be called while another one is running"
             )
+        if self._binding.max_deliver:
+            text = f"max_deliver must be unlimited with a key, got {self._binding.max_deliver}"
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._binding.target}: {text}")
         self._keying = Keying(
             key,
             self._binding,
@@ -564,8 +569,8 @@ class PullConsumer:
                 parts.acks.schedule()
             elif arrival is Arrival.UNCOUNTED:
                 self._check_identity()
-            elif arrival is Arrival.LATE:
-                self._release_late()
+        if any(arrival is Arrival.LATE for arrival, _ in others):
+            self._release_late()
         self._running.wake(len(entries) - len(others))
 
     def _release_late(self) -> None:

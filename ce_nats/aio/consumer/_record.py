@@ -9,7 +9,6 @@ consumer in ordinary operation writes nothing.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import msgspec
 from nats.aio.client import Client
 
 from ...errors import DeliveryError, ErrorCode
-from .._jetstream_api import StreamApi
+from ._binding import METADATA_IMPOSSIBLE, Binding
 
 _log: Final = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ METADATA_KEY: Final = "ce-nats-deliveries"
 _MAX_ENTRIES: Final = 512
 # Maximum number of messages in all entries together.
 _MAX_MESSAGES: Final = 65_536
-# The record cannot be written by this client.
-_IMPOSSIBLE: Final = (ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG, ErrorCode.REQUEST_REFUSED)
 
 
 class _Text(msgspec.Struct, omit_defaults=True):
@@ -102,25 +99,20 @@ class Recorder:
 
     Args:
         nc: An open connection.
-        api: JetStream's API on it.
-        stream: Name of the stream.
-        consumer: Name of the consumer.
+        binding: The consumer.
 
     Attributes:
         record: The record as last read or written.
     """
 
-    def __init__(self, nc: Client, api: StreamApi, stream: str, consumer: str) -> None:
+    def __init__(self, nc: Client, binding: Binding) -> None:
         self._nc = nc
-        self._api = api
-        self._stream = stream
-        self._consumer = consumer
+        self._binding = binding
         self.record = Record()
         self._begun: set[int] = set()  # by this object, and not ended
         self._settled: set[int] = set()  # their entries are removed with the next change
         self._limit = 1
         self._is_possible = True
-        self._lock = asyncio.Lock()  # of the record in the server: a change reads it, and writes it
 
     def open(self, metadata: Mapping[str, str] | None, limit: int) -> None:
         """
@@ -159,7 +151,7 @@ class Recorder:
                 record.begun[sequence] = attempts + 1
 
         self._begun.add(sequence)  # before the request, which may be cancelled after the server has received it
-        await self._change(self._api, change)
+        await self._change(change, is_repeated=True)
         if is_over:
             self._begun.discard(sequence)
         return not is_over
@@ -193,27 +185,26 @@ class Recorder:
                 record.begun.pop(sequence, None)
 
         try:
-            await self._change(self._api.without_retries(), change)
+            await self._change(change, is_repeated=False)
         except DeliveryError as error:  # later processes are more careful than needed
-            _log.debug("consumer %s of stream %s: %s", self._consumer, self._stream, error)
+            _log.debug("%s: %s", self._binding.target, error)
 
-    async def _change(self, api: StreamApi, change: Callable[[Record], None]) -> None:
+    async def _change(self, change: Callable[[Record], None], *, is_repeated: bool) -> None:
         """Read the present record, change it, and write it: other clients may have changed it."""
-        async with self._lock:
-            if not self._is_possible:
-                text = f"consumer {self._consumer} of stream {self._stream}: its metadata cannot be written"
-                raise DeliveryError(ErrorCode.PERMISSION_DENIED, text)
-            settled = frozenset(self._settled)
+        if not self._is_possible:
+            text = f"{self._binding.target}: its metadata cannot be written"
+            raise DeliveryError(ErrorCode.PERMISSION_DENIED, text)
+        settled = frozenset(self._settled)
 
-            def changed(text: str, ack_floor: int) -> str:
-                self.record = record = Record.parse(text)
-                record.remove(ack_floor, settled)
-                change(record)
-                return record.text()
+        def changed(text: str, ack_floor: int) -> str:
+            self.record = record = Record.parse(text)
+            record.remove(ack_floor, settled)
+            change(record)
+            return record.text()
 
-            try:
-                await api.annotate_consumer(self._stream, self._consumer, METADATA_KEY, changed)
-            except DeliveryError as error:
-                self._is_possible = error.code not in _IMPOSSIBLE
-                raise
-            self._settled -= settled
+        try:
+            await self._binding.annotate(METADATA_KEY, changed, is_repeated=is_repeated)
+        except DeliveryError as error:
+            self._is_possible = error.code not in METADATA_IMPOSSIBLE
+            raise
+        self._settled -= settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 import nats.errors
 from nats.js import JetStreamContext
 
-from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, text_of
+from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
 from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
 from .._natspy import api_timeout, client_of, mark_acked
@@ -21,6 +21,7 @@ from .._util.pausing import random_number
 from ..core._publish import round_trip
 from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
+from ._binding import Binding
 from ._confirm import Confirmations
 from ._dead_letters import store
 from ._entry import Entry, Place
@@ -38,7 +39,7 @@ class Settler:
 
     Args:
         js: From ``nc.jetstream()``.
-        consumer: Name of the consumer.
+        binding: The consumer.
         policy: Number of deliveries, and delays between them.
         dead_letter: Subject for dead letters, or None.
         confirmations: Acknowledgements that the server confirms; None if they are only written.
@@ -58,7 +59,7 @@ class Settler:
     def __init__(
         self,
         js: JetStreamContext,
-        consumer: str,
+        binding: Binding,
         *,
         policy: RetryPolicy,
         dead_letter: str | None,
@@ -74,7 +75,7 @@ class Settler:
         self.policy = policy
         self.reporter = reporter
         self._js = js
-        self._consumer = consumer
+        self._binding = binding
         self._dead_letter = dead_letter
         self._confirmations = confirmations
         self._ledger = ledger
@@ -106,7 +107,7 @@ class Settler:
         if not self._ledger.drop(entry, turn):
             return
         if is_acked(entry):
-            self._leave(entry)
+            self._leave(entry, is_final=False)
             return
         if not self._running.stopped.is_set():
             self.reporter.report_dropped(entry.sequence)
@@ -207,8 +208,13 @@ class Settler:
         entry = attempt._entry
         if is_acked(entry):
             self._record_outcome(attempt, OutcomeKind.SETTLED, None, error)
-            self._leave(entry)
+            self._leave(entry, is_final=False)  # it may have requested a redelivery
             return
+        if decision.action is Action.RETRY and self._is_last(entry):
+            text = f"max_deliver is {self._binding.max_deliver}, so the server does not deliver it again"
+            attempt.error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
+            error = error if isinstance(error, Exception) else attempt.error
+            decision = Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
         if decision.action is Action.DEAD_LETTER and not await self._store(attempt, decision, error):
             decision = Decision(Action.RETRY, delay=self.delay(attempt))
         if decision.action is Action.RETRY:
@@ -243,7 +249,7 @@ class Settler:
         except DeliveryError as failure:
             self.reporter.report(failure, attempt)
 
-    async def release(self, attempts: list[Attempt]) -> None:
+    async def release(self, attempts: Sequence[Attempt]) -> None:
         """
         Release messages to other clients at once, and wait until the server has received this.
 
@@ -255,6 +261,10 @@ class Settler:
         if self.nc.is_connected:
             with suppress(CeNatsError):
                 await round_trip(self.nc)
+
+    def _is_last(self, entry: Entry) -> bool:
+        """Return whether the server does not deliver a message again."""
+        return 0 < self._binding.max_deliver <= entry.deliveries
 
     # --- Notifying the server -----------------------------------------------------------------------------------------
 
@@ -310,7 +320,7 @@ class Settler:
             return
         if self._dead_letter is None:
             self.reporter.report(error, attempt, "terminated without a dead letter")
-        elif decision.reason is Reason.PROCESS_ENDED:
+        elif decision.reason in (Reason.PROCESS_ENDED, Reason.EXHAUSTED):
             self.reporter.report(error, attempt, f"dead-lettered to {self._dead_letter}")
 
     def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
@@ -352,14 +362,15 @@ class Settler:
             text=_text(error),
             subject=attempt.subject,
             stream=attempt.stream,
-            consumer=self._consumer,
+            consumer=self._binding.name,
             sequence=attempt.sequence,
             deliveries=attempt.deliveries,
         )
         try:
             kept = await store(self._js, self._dead_letter, dead_letter, attempt.message, timeout=api_timeout(self._js))
         except (DeliveryError, EncodeError) as failure:
-            self.reporter.report(failure, attempt)
+            is_lost = self._is_last(attempt._entry)
+            self.reporter.report(failure, attempt, "the server does not deliver it again" if is_lost else "")
             return False
         if not kept.is_copied and not kept.is_reference:
             self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)

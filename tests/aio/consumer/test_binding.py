@@ -7,7 +7,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import DeliveryError, PullConsumer
-from tests.support.consuming import acks, after, consume, is_settled, publish, take, until_consumer
+from tests.support.consuming import acks, after, consume, has_none, is_settled, publish, take, until_consumer
 from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
@@ -18,12 +18,47 @@ async def test_max_deliver_of_the_consumer_limits_deliveries(js, stream, publish
     await publish(1)
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", max_deliver=2))
     async with consume() as consumer:
-        assert "max_deliver is 2, so the server drops a message without a report" in caplog.text
+        assert (
+            "max_deliver is 2: after the last delivery a message is dead-lettered instead of redelivered" in caplog.text
+        )
         for _ in range(2):
             with pytest.raises(OSError, match="disk"):
                 async with await take(consumer):
                     raise OSError("disk")
     await dead_letters(1)
+
+
+@pytest.mark.parametrize("has_dead_letter", [True, False])
+async def test_last_delivery_that_the_server_allows_is_dead_lettered_instead_of_released(
+    js, stream, publish, consume, dead_letters, caplog, has_dead_letter
+):
+    await publish(1, 2)
+    await js.add_consumer(stream, ConsumerConfig(durable_name="c", max_deliver=1))
+    async with consume(**({} if has_dead_letter else {"dead_letter": None})) as consumer:
+        first = await take(consumer)
+        async with first:
+            await first.nak()
+        await take(consumer)  # which is released
+    await until_consumer(js, stream, has_none)
+    reported = [text for text in caplog.messages if "max_deliver is 1, so the server does not deliver it again" in text]
+    assert len(reported) == 1  # of the one that no handler had
+    if has_dead_letter:
+        letters = await dead_letters(2)
+        assert {dict(letter.headers)["Dead-Letter-Reason"] for letter in letters} == {"exhausted"}
+
+
+async def test_deliveries_do_not_grow_with_orderly_restarts(js, stream, publish, consume, is_settled):
+    """Messages that were fetched and not handled are released, which the server counts."""
+    await publish(*range(60))
+    deliveries = []
+    while len(deliveries) < 60:
+        async with consume() as consumer:
+            for _ in range(3):
+                delivery = await take(consumer)
+                async with delivery:
+                    deliveries.append(delivery.deliveries)
+    assert max(deliveries) <= 4
+    await is_settled()
 
 
 async def test_consumer_must_be_pull_with_explicit_acknowledgements(js, stream, consume):
@@ -79,7 +114,7 @@ async def test_consumer_that_was_created_again_is_named_and_its_messages_are_fet
         running = asyncio.create_task(consumer.run(handle, concurrency=2, key=key))
         await after(entered.wait())
         # It is full: the deletion would end a request.
-        await until_consumer(js, stream, lambda info: info.num_waiting == 0 and info.num_ack_pending >= 8)
+        await until_consumer(js, stream, lambda info: info.num_waiting == 0 and info.num_ack_pending >= 7)
         await js.delete_consumer(stream, "c")
         # Without messages that are handled when the next request is sent.
         config = ConsumerConfig(durable_name="c", ack_wait=10, deliver_policy="by_start_sequence", opt_start_seq=7)

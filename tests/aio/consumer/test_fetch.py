@@ -35,27 +35,33 @@ async def test_idle_consumer_renews_its_requests(nc, stream, publish, consume, m
 async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publish, consume):
     """At the second request: the first one has a batch of 1."""
     await publish(1)
-    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 10}
+    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 2}
     request = msgspec.json.encode({"stream_name": stream, "config": config})
     await nc.request(f"$JS.API.CONSUMER.CREATE.{stream}.c", request)
     async with consume() as consumer:
         async with await take(consumer):
             pass
-        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 10"):
+        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 2"):
             await take(consumer)
 
 
 @pytest.fixture
-def has_arrived(js, stream):
-    """Wait until the first message was delivered."""
-    return lambda: until_consumer(js, stream, lambda info: info.num_ack_pending == 1)
+def take_first(js, stream):
+    """Take the first message, and wait until the second one was delivered, so that no request is pending."""
+
+    async def take_first(consumer):
+        delivery = await take(consumer)
+        await until_consumer(js, stream, lambda info: info.num_ack_pending == 2 and info.num_waiting == 0)
+        return delivery
+
+    return take_first
 
 
-async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume, has_arrived):
-    await publish(1)
+async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume, take_first):
+    await publish(1, 2)
     async with consume(prefetch=1) as consumer:
-        await has_arrived()
-        await js.delete_consumer(stream, "c")
+        async with await take_first(consumer):
+            await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
         with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):
@@ -63,15 +69,15 @@ async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, 
 
 
 async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(
-    js, stream, publish, consume, monkeypatch, has_arrived
+    js, stream, publish, consume, monkeypatch, take_first
 ):
     """nats-server 2.10.25 does not answer them; here a silent subscriber suppresses the no-responders status."""
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
-    await publish(1)
+    await publish(1, 2)
     async with consume(prefetch=1) as consumer:
-        await has_arrived()
-        await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
-        await js.delete_consumer(stream, "c")
+        async with await take_first(consumer):
+            await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
+            await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
         with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):

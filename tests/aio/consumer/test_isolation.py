@@ -18,9 +18,12 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
+from tests.support.consuming import after, consume, is_settled, publish
 from tests.support.crashing import MAX_DELIVERIES
 from tests.support.reading import fetch
 from tests.support.tables import each
+
+__all__ = ["consume", "is_settled", "publish"]
 
 ROOT = Path(__file__).parents[3]
 SERVICE = ROOT / "tests" / "support" / "crashing.py"
@@ -120,6 +123,26 @@ async def test_messages_queued_behind_a_blocking_handler_are_not_dead_lettered(
     await live(10, 0)
     assert set(handled) == set(range(1, 11))
     await dead_letters(0)
+
+
+async def test_several_messages_that_were_redelivered_while_they_waited_are_released_once(
+    publish, consume, is_settled, caplog
+):
+    await publish(*range(30))
+    handled = []
+
+    async def handle(delivery):
+        if len(handled) == 12:
+            time.sleep(0.7)  # noqa: ASYNC251 - blocking is the fault
+        await asyncio.sleep(0.02)
+        handled.append(delivery.sequence)
+        if len(set(handled)) == 30:
+            consumer.stop()
+
+    async with consume(ack_wait=0.3, prefetch=8) as consumer:
+        await after(consumer.run(handle))
+    assert sum("the event loop was blocked" in text for text in caplog.messages) == 1
+    await is_settled()
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -217,6 +216,24 @@ async def test_nak_in_a_handler_holds_its_key(publish_keys, consume, is_settled)
     await is_settled()
 
 
+@pytest.mark.parametrize("error", [None, ValueError()], ids=["returns", "raises"])
+async def test_redelivery_requested_with_nats_py_is_handled(publish_keys, consume, is_settled, error):
+    await publish_keys("ab")
+    async with consume(on_error=lambda *_: None) as consumer:
+        log = Log(consumer, 3 if error is None else 2)
+
+        async def handle(delivery, key, number):
+            if number == 0 and delivery.deliveries == 1:
+                await delivery.message.nak()
+                if error is not None:
+                    raise error
+
+        log.handle = handle
+        await run(consumer, log)
+    assert sorted(log.attempts) == [(0, 1), (0, 2), (1, 1)]
+    await is_settled()
+
+
 async def test_key_continues_after_the_handler_of_an_acknowledged_event(publish_keys, consume, is_settled):
     await publish_keys("aab")
     async with consume() as consumer:
@@ -280,6 +297,13 @@ async def test_failure_of_the_key_function_is_one_of_the_event(
     assert reported == [error] * 3
     assert len(calls) == 3
     await is_settled()
+
+
+async def test_consumer_with_a_limit_of_deliveries_is_refused(consume, js, stream):
+    await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_policy="explicit", max_deliver=8))
+    async with consume() as consumer:
+        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*max_deliver must be unlimited with a key"):
+            await run(consumer, Log(consumer, 1))
 
 
 @pytest.mark.parametrize("key", ["partitionkey", 5, True])
@@ -392,24 +416,24 @@ async def lossy(server):
 async def test_messages_that_were_lost_on_the_way_are_awaited(publish_keys, consume, is_settled, lossy):
     """A gap in the sequences of the deliveries shows it; other keys wait, too, because the keys are not known."""
     relay, via = lossy
-    await publish_keys("a")
+    await publish_keys("aaa")
     async with consume(ack_wait=1, via=via) as consumer:
-        log = Log(consumer, 6)
+        log = Log(consumer, 8)
         running = asyncio.create_task(run(consumer, log))
-        await until(lambda: log.by_key["a"])
+        await until(lambda: len(log.by_key["a"]) == 3)
         waited = set()
 
         def lose(chunk):
             arrived = re.findall(rb"HMSG \S+ \S+ \$JS\.ACK\.\w+\.c\.(\d)\.(\d)\.", chunk)
             waited.update((int(sequence), len(log.attempts)) for deliveries, sequence in arrived)
-            return without(chunk, rb"HMSG \S+ \S+ \$JS\.ACK\.\w+\.c\.1\.[24]\.\S+ \d+ \d+(?=\r\n)")
+            return without(chunk, rb"HMSG \S+ \S+ \$JS\.ACK\.\w+\.c\.1\.[57]\.\S+ \d+ \d+(?=\r\n)")
 
         relay.lost = lose
         await publish_keys("abbab")
         await after(running)
-    assert log.by_key == {"a": [0, 1, 4], "b": [2, 3, 5]}
-    assert {handled for _, handled in waited} == {1}
-    assert {sequence for sequence, _ in waited} == {2, 3, 4, 5, 6}
+    assert log.by_key == {"a": [0, 1, 2, 3, 6], "b": [4, 5, 7]}
+    assert {handled for sequence, handled in waited if sequence > 4} == {4}
+    assert {sequence for sequence, _ in waited} == {4, 5, 6, 7, 8}
     await is_settled()
 
 
@@ -435,44 +459,6 @@ async def test_other_clients_are_detected(publish_keys, consume, is_settled, js,
         await first.nak()
         await after(running)
     assert [number for number, _ in log.attempts] == [0, 1]
-    await is_settled()
-
-
-async def test_second_client_is_refused_and_the_first_one_continues(publish_keys, consume, is_settled, caplog):
-    """Not at once: a deployment may start a process before it stops another one."""
-    await publish_keys("abcabcabc" * 20)
-    async with consume(ack_wait=30) as consumer:
-        log = Log(consumer, 183)
-        log.handle = lambda delivery, key, number: asyncio.sleep(0.03)
-        first = asyncio.create_task(run(consumer, log, concurrency=2))
-        await until(lambda: len(log.attempts) > 3)
-        with pytest.raises(DeliveryError, match="another client requests messages") as caught:
-            async with consume(ack_wait=30) as second:
-                await after(run(second, Log(second, 1)))
-        assert caught.value.code == "consumer-in-use"
-        assert "with a key the consumer must have one client; waiting for 5 s until it stops" in caplog.text
-        await publish_keys("abc")
-        await after(first)
-    await is_settled()
-
-
-async def test_client_that_replaces_another_one_waits_for_its_end(publish_keys, consume, is_settled, caplog):
-    await publish_keys("abcabc")
-    async with AsyncExitStack() as stack:
-        consumer = await stack.enter_async_context(consume(ack_wait=30))
-        old = Log(consumer, 1000)
-        running = asyncio.create_task(run(consumer, old))
-        await until(lambda: len(old.attempts) == 6)
-        async with consume(ack_wait=30) as replacement:
-            new = Log(replacement, 3)
-            replacing = asyncio.create_task(run(replacement, new))
-            await until(lambda: "waiting for 5 s until it stops" in caplog.text)
-            consumer.stop()
-            await after(running)
-            await stack.aclose()
-            await publish_keys("abc")
-            await after(replacing)
-    assert [number for number, _ in new.attempts] == [6, 7, 8]
     await is_settled()
 
 

@@ -15,6 +15,8 @@ def entry_of(sequence, deliveries=1, consumer_sequence=None, timestamp=1):
 
 def test_new_messages_are_fetched_slowly_and_redelivered_ones_quickly():
     keys = Keys(0.2)
+    assert keys.free_slots(8, 0.0) == 0
+    keys.has_begun = True
     assert keys.free_slots(8, 0.0) == 1
     keys.receive(entry_of(1), 10.0, is_known=False)
     assert keys.free_slots(8, 10.1) == 0

@@ -28,6 +28,13 @@ def ledger_of(*sequences, prefetch=PREFETCH, deliveries=1):
     return ledger
 
 
+def begun_keys():
+    """Return keys that no other client keeps in order."""
+    keys = Keys(0.2)
+    keys.has_begun = True
+    return keys
+
+
 def take_all(ledger, now=0.0):
     taken = []
     while (entry := ledger.take(now)) is not None:
@@ -45,14 +52,25 @@ def test_messages_are_taken_in_the_order_of_arrival():
     assert (ledger.waiting, ledger.taken) == (0, 3)
 
 
-@each(("waiting", "slots"), [(0, 8), (1, 7), (4, 4), (5, 0), (8, 0)])
-def test_messages_are_fetched_when_half_of_them_are_left(waiting, slots):
-    assert ledger_of(*range(1, waiting + 1)).free_slots(1.0) == (slots if waiting else 1)  # the first one alone
+def ledger_with(taken, waiting):
+    """Return a ledger with taken and waiting messages."""
+    ledger = ledger_of(*range(1, taken + waiting + 1))
+    for _ in range(taken):
+        ledger.take(0.0)
+    return ledger
+
+
+@each(
+    ("taken", "waiting", "slots"),
+    [(4, 0, 8), (4, 1, 7), (4, 4, 4), (4, 5, 0), (4, 8, 0), (0, 0, 1), (0, 1, 0), (1, 0, 3), (1, 1, 2), (1, 2, 0)],
+)
+def test_messages_are_fetched_when_half_of_them_are_left_and_few_at_first(taken, waiting, slots):
+    assert ledger_with(taken, waiting).free_slots(1.0) == slots
 
 
 @each(("ahead", "slots"), [(0, 6), (1, 5), (2, 4), (3, 0)])
 def test_taken_messages_that_wait_for_a_handler_count_as_waiting(ahead, slots):
-    ledger = ledger_of(1, 2)
+    ledger = ledger_with(4, 2)
     ledger.ahead = lambda: ahead
     assert ledger.free_slots(1.0) == slots
 
@@ -315,7 +333,7 @@ class Consuming(RuleBasedStateMachine):
         self.running = []
         self.dropped = []
         if self.has_keys:
-            self.ledger.keep_order(Keys(0.2))
+            self.ledger.keep_order(begun_keys())
 
     # The parts of a consumer that are not the ledger.
 
@@ -428,7 +446,7 @@ class Consuming(RuleBasedStateMachine):
         if self.has_keys:
             self.ledger.end_order(self.now)
         elif not self.ledger.acks:
-            self.ledger.keep_order(Keys(0.2))
+            self.ledger.keep_order(begun_keys())
             for entry in self.running:
                 self.ledger.admit(entry, entry.sequence % 3, self.now)
         else:

@@ -13,6 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio.consumer._binding import Binding
 from ce_nats.aio.consumer._record import METADATA_KEY, Record, Recorder
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
@@ -185,7 +186,7 @@ async def test_events_released_in_order_are_handled_concurrently(publish, consum
 async def test_messages_released_at_the_same_time_are_all_recorded(nc, js, stream):
     """Each release reads the record, and writes it."""
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_policy=AckPolicy.EXPLICIT))
-    recorder = Recorder(nc, StreamApi(nc), stream, "c")
+    recorder = Recorder(nc, Binding(StreamApi(nc), stream, "c", None))
     await asyncio.gather(*(recorder.release({sequence: 6}) for sequence in range(1, 9)))
     metadata = (await js.consumer_info(stream, "c")).config.metadata
     assert Record.parse(metadata[METADATA_KEY]).released == dict.fromkeys(range(1, 9), 6)
