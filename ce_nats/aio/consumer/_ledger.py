@@ -222,6 +222,7 @@ class Ledger:
         if entry.place is not _TAKEN or entry.turn != turn:
             return False
         self._leave(entry)
+        self.isolation.end(entry)
         entry.place = _DROPPED
         return True
 
