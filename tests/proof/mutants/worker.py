@@ -24,7 +24,7 @@ PRELOADED: Final = (
     *("asyncio", "email", "hypothesis", "hypothesis.strategies", "msgspec", "nats", "pyarrow", "pyarrow.parquet"),
     *("cloudevents.core.v1.event", "google.protobuf.message", "typer.testing", "rich.console", "pydantic", "_pytest"),
     *("xml.etree.ElementTree", "urllib.request", "jsonschema", "pydantic.fields", "pandas", "pyspark.sql"),
-    *("pytest_asyncio.plugin", "xdist.plugin", "pytest_rerunfailures", "_hypothesis_pytestplugin"),
+    *("pytest_asyncio.plugin", "xdist.plugin", "pytest_timeout", "_hypothesis_pytestplugin"),
 )
 # Modules of plugins are imported before pytest could rewrite their assertions, which is no concern here.
 ARGUMENTS: Final = (
