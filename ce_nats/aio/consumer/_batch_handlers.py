@@ -117,11 +117,9 @@ class BatchWorkers(Workers):
     ) -> None:
         super().__init__(deliveries, handler, reporter)
         self._collector = collector
-        self._stopped = asyncio.Event()
 
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """As :meth:`Workers.run`."""
-        self._stopped = stopped
         try:
             await super().run(count, stopped, stop_timeout)
         finally:
@@ -163,10 +161,10 @@ class BatchWorkers(Workers):
                 if self._is_cancelling:  # the handler suppressed the CancelledError
                     raise asyncio.CancelledError
                 worker.take_back(requests)
-                if self._stopped.is_set() and parts:
+                if parts and self._deliveries.is_stopped:
                     await self._release(parts)
         except BaseException as error:
-            for delivery in (delivery for part in reversed(parts) for delivery in part):
+            for delivery in _in_order(parts):
                 await self._end(delivery, error)
             self._raise(error)
 
@@ -187,7 +185,7 @@ class BatchWorkers(Workers):
 
     async def _release(self, parts: list[list[Delivery]]) -> None:
         """Release the events of all parts to other clients."""
-        deliveries = [delivery for part in reversed(parts) for delivery in part]
+        deliveries = _in_order(parts)
         await self._deliveries.settler.release(deliveries)
         parts.clear()
         for delivery in deliveries:
@@ -243,3 +241,8 @@ class BatchWorkers(Workers):
         assert isinstance(worker, Worker)
         assert worker.context is not None
         worker.context.run(delivery._leave_block)
+
+
+def _in_order(parts: list[list[Delivery]]) -> list[Delivery]:
+    """Return the deliveries of all parts, the last of which is handled next."""
+    return [delivery for part in reversed(parts) for delivery in part]

@@ -52,6 +52,11 @@ class Deliveries:
         self._is_plain = preparation.is_plain
         self._suspended = 0.0
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the program has stopped the consumer."""
+        return self._running.stopped.is_set()
+
     def take(self) -> Delivery | None:
         """Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`."""
         now = time.monotonic()

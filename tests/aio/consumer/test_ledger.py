@@ -288,7 +288,7 @@ def test_messages_may_be_taken_when_the_order_is_not_kept_any_more():
 
 
 class NotedEntry(Entry):
-    """Notes from where to where a message moves."""
+    """Records each change of the place of a message."""
 
     moves: ClassVar[set[tuple[Place, Place]]] = set()
 
