@@ -28,6 +28,7 @@ from .errors import (
     StanError,
 )
 from .message import Headers, NatsMessage
+from .redelivery import Unavailable
 
 __all__ = [
     "ApiError",
@@ -50,6 +51,7 @@ __all__ = [
     "StanError",
     "SubjectTemplate",
     "Timestamp",
+    "Unavailable",
     "__version__",
     "dedup_id",
     "detect_mode",

@@ -119,6 +119,7 @@ class Instrumentation:
     - ``messaging.client.consumed.messages``: deliveries with an outcome other than released, and those that a handler
       released.
     - ``messaging.process.duration``: duration of handlers.
+    - ``ce_nats.consumer.paused``: number of consumers whose handlers pause because of an outage.
 
     Args:
         subjects: Templates of subjects. In names of spans and in metrics the matching template replaces a subject,
@@ -161,6 +162,9 @@ class Instrumentation:
             "s",
             "Duration of processing a message.",
             explicit_bucket_boundaries_advisory=_BOUNDS,
+        )
+        self._paused = meter.create_up_down_counter(
+            "ce_nats.consumer.paused", "{consumer}", "Consumers whose handlers pause because of an outage."
         )
 
     # --- For code without a Publisher or PullConsumer -----------------------------------------------------------------
@@ -285,6 +289,10 @@ class Instrumentation:
         self._sent.add(1, attributes)
         if outcome.seconds is not None:
             self._sending.record(outcome.seconds, {**attributes, _OPERATION_TYPE: _SEND})
+
+    def pause(self, consumer: str, change: int) -> None:
+        """Implement :meth:`ce_nats.aio.Instruments.pause`."""
+        self._paused.add(change, {_SYSTEM: "nats", _GROUP: consumer})
 
     def _record_processed(
         self,

@@ -13,12 +13,20 @@ refuse the message. Each one is kept in a ``Dead-Letter-Header``, whose value is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from ._numbers import MAX_SECONDS, check_count, check_integer, check_number, check_seconds, is_number
+from ._numbers import (
+    MAX_SECONDS,
+    check_count,
+    check_integer,
+    check_number,
+    check_optional_seconds,
+    check_seconds,
+    is_number,
+)
 from .codec.percent import decode as percent_decode
 from .codec.percent import encode as percent_encode
 from .errors import CeNatsError, DecodeError, ErrorCode, choice, preview
@@ -27,11 +35,15 @@ from .message import MSG_ID
 __all__ = [
     "Action",
     "Backoff",
+    "Blame",
+    "Breaker",
+    "BreakerState",
     "DeadLetter",
     "Decision",
     "Outcome",
     "Reason",
     "RetryPolicy",
+    "Unavailable",
     "decide",
     "is_server_header",
 ]
@@ -108,7 +120,7 @@ class Backoff:
     """
 
     initial: float = 1.0
-    factor: float = 2.0
+    factor: float = 4.0
     maximum: float = 300.0
     jitter: float = 0.5
 
@@ -151,7 +163,7 @@ class RetryPolicy:
             delays is empty, or a delay is not a number of seconds, 0 or more.
     """
 
-    max_deliveries: int = 5
+    max_deliveries: int = 8
     backoff: Backoff | Sequence[float] = field(default_factory=Backoff)
     max_unfinished: int | None = None
 
@@ -205,7 +217,9 @@ class Decision:
     reason: Reason | None = None
 
 
-def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float = 0.0) -> Decision:
+def decide(
+    outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float = 0.0, *, failures: int | None = None
+) -> Decision:
     """
     Return the action for a delivery.
 
@@ -221,6 +235,8 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
         deliveries: Number of deliveries, including this one; 1 or more.
         policy: Maximum number of deliveries, and the delays between them.
         random: A random number, 0 or more and below 1, for the jitter of a delay; 0 means no jitter.
+        failures: Number of times that the handler has failed, this one included, if that is known; other deliveries
+            were released. None counts each delivery as a failure.
     """
     if outcome in (Outcome.DONE, Outcome.MARKER, Outcome.EXPIRED):
         return Decision(Action.ACK)
@@ -234,9 +250,165 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
         if deliveries <= policy.unfinished_limit:
             return Decision(Action.HANDLE)
         return Decision(Action.DEAD_LETTER, reason=Reason.PROCESS_ENDED)
-    if deliveries < policy.max_deliveries:  # the handler failed
-        return Decision(Action.RETRY, delay=policy.delay(deliveries, random))
+    failures = deliveries if failures is None else failures  # the handler failed
+    if failures < policy.max_deliveries and (failures == deliveries or deliveries < policy.unfinished_limit):
+        return Decision(Action.RETRY, delay=policy.delay(failures, random))
     return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
+
+
+# Delays before a handler is called again during an outage: the first one, doubled each time up to the last one.
+_FIRST_PROBE: Final = 0.5
+_MAX_PROBE: Final = 30.0
+# Number of different events that have to fail without a declaration.
+_MIN_EVENTS: Final = 10
+# Number of failed probes after which another event is the probe: one may fail for its own reason.
+_MAX_PROBES: Final = 3
+
+
+class Unavailable(Exception):  # noqa: N818 - not an error of the event, which is handled again
+    """
+    Raised by a handler if something that it needs is not available: a database, for instance.
+
+        raise Unavailable("postgres")
+
+    The consumer pauses, and handles the event again: see :class:`ce_nats.aio.PullConsumer`.
+
+    Args:
+        name: Name of what is not available, for the log.
+        retry_after: Seconds after which it may be available again; None if that is not known.
+
+    Attributes:
+        retry_after: As the argument.
+
+    Raises:
+        ValueError: ``retry_after`` is not a number of seconds, 0 or more.
+    """
+
+    def __init__(self, name: str = "", retry_after: float | None = None) -> None:
+        check_optional_seconds("retry_after", retry_after)
+        super().__init__(name)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Unavailable], tuple[str, float | None]]:
+        return type(self), (self.args[0], self.retry_after)
+
+
+class BreakerState(str, Enum):
+    """Whether handlers may be called."""
+
+    CLOSED = "closed"  # they may
+    OPEN = "open"  # not before a time
+    PROBING = "probing"  # one is being called, and the others wait for its outcome
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Blame(str, Enum):
+    """What a failure is attributed to."""
+
+    EVENT = "event"  # the event: it is retried later, or dead-lettered
+    OUTAGE = "outage"  # an outage: the same event is handled next
+    PROBE = "probe"  # an outage, or the event, which has failed several times: another one is handled next
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Breaker:
+    """
+    Distinguishes an outage, in which all events fail, from events that fail. No I/O; ``now`` is an argument.
+
+    It opens after a failure that declares an outage, or after ``pause_after`` failures in a row, without a success, of
+    at least ten different events. Then one event at once is handled, after pauses of 0.5 to 30 seconds, until a handler
+    succeeds: that closes it.
+
+    Args:
+        pause_after: Number of failures in a row that open it; None counts only declared ones.
+
+    Attributes:
+        state: Whether handlers may be called.
+        since: Time at which it opened.
+        failures: Number of failures since the last success.
+    """
+
+    def __init__(self, pause_after: int | None) -> None:
+        self.state = BreakerState.CLOSED
+        self.since = 0.0
+        self.failures = 0
+        self._pause_after = pause_after
+        self._events: set[Hashable] = set()  # that have failed, while it is closed
+        self._until = 0.0
+        self._pause = 0.0
+        self._probe: Hashable = None
+        self._probes = 0  # failed ones of this event
+
+    def wait(self, now: float) -> float | None:
+        """Return the seconds after which a handler may be called: 0 if now; None if another one has to end first."""
+        if self.state is BreakerState.PROBING:
+            return None
+        return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
+
+    def is_probe(self, event: Hashable) -> bool:
+        """Return whether the one handler that is called during an outage has this event."""
+        return self.state is BreakerState.PROBING and event == self._probe
+
+    def begin(self, event: Hashable) -> None:
+        """Note that a handler is called with an event."""
+        if self.state is BreakerState.OPEN:
+            self.state = BreakerState.PROBING
+            self._probes = self._probes if event == self._probe else 0
+            self._probe = event
+
+    def succeed(self) -> bool:
+        """Note that a handler has returned; return whether this ends an outage."""
+        was_open = self.state is not BreakerState.CLOSED
+        self.state = BreakerState.CLOSED
+        self.failures = self._probes = 0
+        self._pause = 0.0
+        self._probe = None
+        self._events.clear()
+        return was_open
+
+    def fail(self, event: Hashable, now: float, *, is_declared: bool, retry_after: float | None = None) -> Blame:
+        """
+        Note that a handler has failed, and return what the failure is attributed to.
+
+        Args:
+            event: The event.
+            now: Time in seconds.
+            is_declared: Whether the exception declares an outage.
+            retry_after: Seconds after which the dependency may be available; None if that is not known.
+        """
+        self.failures += 1
+        if self.state is BreakerState.CLOSED:
+            self._events.add(event)
+            if not is_declared and (
+                self._pause_after is None
+                or self.failures < self._pause_after
+                or len(self._events) < min(_MIN_EVENTS, self._pause_after)
+            ):
+                return Blame.EVENT
+            self.since = now
+            self._open(now, retry_after)
+            return Blame.OUTAGE
+        if self.is_probe(event):
+            self._probes += 1
+            self._open(now, retry_after)
+            return Blame.OUTAGE if self._probes < _MAX_PROBES else Blame.PROBE
+        if retry_after is not None:  # a handler that was called before it opened
+            self._until = max(self._until, now + retry_after)
+        return Blame.OUTAGE
+
+    def end(self, event: Hashable) -> None:
+        """Note that a handler has ended in another way, which tells nothing: it rejected the event, for instance."""
+        if self.is_probe(event):
+            self.state = BreakerState.OPEN  # the next one may be called at once
+
+    def _open(self, now: float, retry_after: float | None) -> None:
+        self.state = BreakerState.OPEN
+        self._pause = min(_MAX_PROBE, 2 * self._pause or _FIRST_PROBE)
+        self._until = now + (self._pause if retry_after is None else retry_after)
 
 
 @dataclass(frozen=True, slots=True)

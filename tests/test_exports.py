@@ -17,7 +17,7 @@ from tests.support.tables import each
 ROOT = Path(__file__).parents[1]
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
-    *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
+    *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp", "Unavailable"),
     *("ApiError", "AtomicBatchError", "CeNatsError", "DataLossError", "DecodeError", "DeliveryError"),
     *("EncodeError", "ErrorCode"),
     *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "EventLike", "__version__"),

@@ -74,9 +74,19 @@ def test_limits_of_policies_are_accepted():
     assert RetryPolicy(backoff=[0, 0.5]).delay(1) == 0
 
 
-def test_default_policy_has_five_deliveries_and_five_more_without_an_outcome():
-    assert [decide(Outcome.FAILED, number, RetryPolicy()).action for number in (4, 5)] == ["retry", "dead-letter"]
-    assert [decide(Outcome.RECEIVED, number, RetryPolicy()).action for number in (10, 11)] == ["handle", "dead-letter"]
+def test_default_policy_has_eight_failures_and_five_more_deliveries_without_an_outcome():
+    assert [decide(Outcome.FAILED, number, RetryPolicy()).action for number in (7, 8)] == ["retry", "dead-letter"]
+    assert [decide(Outcome.RECEIVED, number, RetryPolicy()).action for number in (13, 14)] == ["handle", "dead-letter"]
+
+
+@each(
+    ("failures", "deliveries", "action"),
+    [(1, 1, "retry"), (7, 12, "retry"), (8, 8, "dead-letter"), (1, 12, "retry"), (1, 13, "dead-letter")],
+)
+def test_failures_are_counted_and_deliveries_limit_them(failures, deliveries, action):
+    decision = decide(Outcome.FAILED, deliveries, RetryPolicy(), failures=failures)
+    assert decision.action == action
+    assert decision.delay == (RetryPolicy().delay(failures) if action == "retry" else 0)
 
 
 @each(("max_unfinished", "limit"), [(None, 8), (3, 3)])
@@ -283,14 +293,14 @@ def test_headers_for_the_server(name, expected):
     assert is_server_header(name) is expected
 
 
-def test_default_delays_double_up_to_five_minutes():
-    assert [Backoff().delay(number) for number in range(1, 12)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+def test_default_delays_grow_up_to_five_minutes():
+    assert [Backoff().delay(number) for number in range(1, 8)] == [1, 4, 16, 64, 256, 300, 300]
 
 
 def test_delays_may_have_any_limit():
     assert Backoff(initial=0).delay(3) == 0
     assert [Backoff(initial=0.2, maximum=0.5, factor=1).delay(number) for number in (1, 3)] == [0.2, 0.2]
-    assert [Backoff(initial=0.2, maximum=0.5).delay(number) for number in (1, 2, 3)] == [0.2, 0.4, 0.5]
+    assert [Backoff(initial=0.2, maximum=0.9).delay(number) for number in (1, 2, 3)] == [0.2, 0.8, 0.9]
     assert Backoff(maximum=0).delay(1) == 0
 
 

@@ -38,11 +38,12 @@ T = TypeVar("T")
 
 
 class OutcomeKind(str, Enum):
-    """Outcome of a message. The first eight are those of a consumer, the last three those of a publisher."""
+    """Outcome of a message. The first nine are those of a consumer, the last three those of a publisher."""
 
     ACKNOWLEDGED = "acknowledged"
     EXPIRED = "expired"  # acknowledged without a handler: see ``skip_expired``
     REDELIVERED = "redelivered"  # the server redelivers it after ``delay`` seconds
+    UNAVAILABLE = "unavailable"  # it is handled again, when something that its handler needs is available again
     RELEASED = "released"  # redelivered at once, without a failure: the handler was cancelled, or never ran
     DEAD_LETTERED = "dead-lettered"  # the dead letter was stored, and the message terminated
     TERMINATED = "terminated"  # without a dead letter: the consumer has no subject for dead letters
@@ -130,6 +131,15 @@ class Instruments(Protocol):
     def record(self, outcome: MessageOutcome) -> None:
         """Record the outcome of a message; called once per message, after ``end()`` if there was an operation."""
 
+    def pause(self, consumer: str, change: int) -> None:
+        """
+        Record that the handlers of a consumer pause because of an outage, or continue.
+
+        Args:
+            consumer: Name of the consumer.
+            change: 1 if they pause, -1 if they continue, or the consumer is left.
+        """
+
 
 class Observer:
     """
@@ -169,6 +179,12 @@ class Observer:
         instruments = self._instruments
         operation = None if instruments is None else guarded(lambda: instruments.send(event, plain, template))
         return Sending(self, event, template, operation)
+
+    def pause(self, consumer: str, change: int) -> None:
+        """Report that the handlers of a consumer pause, or continue: see :meth:`Instruments.pause`."""
+        instruments = self._instruments
+        if instruments is not None:
+            guarded(lambda: instruments.pause(consumer, change))
 
     def record(self, outcome: MessageOutcome) -> None:
         """Report the outcome of a message."""

@@ -16,6 +16,7 @@ from rich.live import Live
 from ..aio import Events
 from ..aio._jetstream_api import StreamApi, is_final
 from ..aio._natspy import client_of
+from ..aio.consumer._outage import Pause
 from ..capture._message_json import as_line
 from ..codec.binary import Dialect
 from ..errors import DeliveryError
@@ -133,12 +134,12 @@ async def _with_lag(api: StreamApi, consumer: Consumer) -> Consumer:
         DeliveryError: The server responded with an error, for example because the consumer was deleted.
     """
     try:
-        lag = await api.lag(consumer.stream, consumer.name)
+        state = await api.consumer_state(consumer.stream, consumer.name)
     except DeliveryError as error:
         if is_final(error):
             raise
-        lag = None
-    return replace(consumer, lag=lag)
+        return replace(consumer, lag=None, pause=None)
+    return replace(consumer, lag=state.lag, pause=Pause.find(state.config.metadata, time.time()))
 
 
 async def _count(items: Events, traffic: Traffic) -> None:

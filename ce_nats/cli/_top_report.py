@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from rich.console import Group, RenderableType
 
 from ..aio import Received
 from ..aio._jetstream_api import Lag
+from ..aio.consumer._outage import Pause
 from ..codec.mode import detect_mode
 from ._progress import counted
 from ._terminal import table
@@ -139,11 +141,13 @@ class Consumer:
         stream: Name of the stream.
         name: Name of the consumer.
         lag: Lag of the consumer; None if the server did not respond.
+        pause: Pause of its handlers because of an outage, if a client reports one.
     """
 
     stream: str
     name: str
     lag: Lag | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,8 @@ def report_fields(report: Report, limit: int) -> dict[str, Any]:
     }
     if (consumer := report.consumer) is not None:
         lag = dict.fromkeys(Lag._fields) if consumer.lag is None else consumer.lag._asdict()
-        found["consumer"] = {"stream": consumer.stream, "name": consumer.name, **lag}
+        pause = None if consumer.pause is None else {"seconds": _age(consumer.pause), "error": consumer.pause.error}
+        found["consumer"] = {"stream": consumer.stream, "name": consumer.name, **lag, "pause": pause}
     return found
 
 
@@ -199,6 +204,8 @@ def report_table(report: Report, limit: int) -> RenderableType:
     head += _listed("mode", traffic.modes) + _listed("error", traffic.errors)
     if (consumer := report.consumer) is not None:
         head.append(f"consumer {consumer.name} of stream {consumer.stream}: {_lag_text(consumer.lag)}")
+        if consumer.pause is not None:
+            head.append(f"its handlers pause since {_age(consumer.pause)} s: {consumer.pause.error}")
     parts: list[RenderableType] = [*head]
     pairs, others = traffic.ranked(limit)
     if pairs:
@@ -212,6 +219,10 @@ def report_table(report: Report, limit: int) -> RenderableType:
             rows.add_row("others", "", *_cells(others, report.seconds))
         parts.append(rows)
     return Group(*parts)
+
+
+def _age(pause: Pause) -> int:
+    return max(0, round(time.time() - pause.since))
 
 
 def _lag_text(lag: Lag | None) -> str:

@@ -21,7 +21,7 @@ from ..codec.mode import ContentMode, detect_mode
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError
 from ..message import Headers
-from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
+from ..redelivery import Action, Backoff, Breaker, BreakerState, Outcome, RetryPolicy, decide
 from ..wire import nats
 from ._cases import Answer, octets, spell, text
 from ._events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
@@ -252,6 +252,32 @@ def _decide(given: Input) -> Fields:
     return fields
 
 
+def _breaker(given: Input) -> Fields:
+    breaker = Breaker(given["pause_after"])
+    return {"steps": [_breaker_step(breaker, step) for step in given["steps"]]}
+
+
+def _breaker_step(breaker: Breaker, step: Input) -> Fields:
+    """Do the same with each event of a step, and return the state after the last one."""
+    now, retry_after = step["at_ms"] / 1000, step.get("retry_after_ms")
+    blame = None
+    for event in step.get("events", [""]):
+        if step["do"] == "begin":
+            breaker.begin(event)
+        elif step["do"] == "succeed":
+            breaker.succeed()
+        elif step["do"] == "end":
+            breaker.end(event)
+        else:
+            seconds = None if retry_after is None else retry_after / 1000
+            blame = breaker.fail(event, now, is_declared=step["do"] == "unavailable", retry_after=seconds)
+    fields: Fields = {"state": str(breaker.state)}
+    wait = breaker.wait(now)
+    if breaker.state is BreakerState.OPEN and wait is not None:
+        fields["wait_ms"] = round(wait * 1000)
+    return fields if blame is None else {**fields, "blame": str(blame)}
+
+
 def _backoff(given: Any) -> Backoff | list[float]:
     if isinstance(given, list):
         return [delay / 1000 for delay in given]
@@ -279,5 +305,6 @@ OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     "wire.nats.encode_hmsg": _encode_hmsg,
     "wire.nats.decode_frames": _decode_frames,
     "deadletter.decide": _decide,
+    "deadletter.breaker": _breaker,
     **IGGY_OPERATIONS,
 }

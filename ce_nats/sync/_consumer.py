@@ -153,9 +153,11 @@ class PullConsumer:
         dead_letter: str | None,
         timeout: float | None = None,
         create: ConsumerConfig | None = None,
-        max_deliveries: int = 5,
+        max_deliveries: int = 8,
         max_unfinished: int | None = None,
         backoff: Backoff | Sequence[float] = BACKOFF,
+        unavailable: Sequence[type[Exception]] = (),
+        pause_after: int | None = 20,
         prefetch: int = 64,
         double_ack: bool = False,
         ack_delay: float = ACK_DELAY,
@@ -189,6 +191,8 @@ class PullConsumer:
                 max_deliveries=max_deliveries,
                 max_unfinished=max_unfinished,
                 backoff=backoff,
+                unavailable=unavailable,
+                pause_after=pause_after,
                 prefetch=prefetch,
                 double_ack=double_ack,
                 ack_delay=ack_delay,
@@ -208,6 +212,7 @@ class PullConsumer:
             self._read_ahead = ReadAhead(max(1, min(prefetch // 2, _MAX_AHEAD)), time.monotonic())
             self._ledger, self._fetcher = parts.ledger, parts.fetcher
             parts.ledger.ahead = self._bridge.count
+            parts.outage.on_open = self._give_back
             self._handled = HandledDeliveries(
                 self._loop,
                 parts.settler,
@@ -436,6 +441,9 @@ class PullConsumer:
         self._consumer.stop()
         self._put_back(self._bridge.end())
         self._handled.settle(is_last=True)
+
+    def _give_back(self) -> None:
+        self._put_back(self._bridge.give_back())
 
     def _put_back(self, deliveries: list[aio.Delivery]) -> None:
         """Put back messages that no handler received."""

@@ -97,6 +97,9 @@ class _FakeSettler(Settler):
     def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
         return False
 
+    async def settle_handled(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> None:
+        await self.settle(attempt, self.decide(attempt, outcome), error)
+
     async def settle(
         self,
         attempt: Attempt,

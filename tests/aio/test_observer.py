@@ -79,7 +79,7 @@ class Recording:
 def test_kinds_are_their_names():
     names = {
         *("acknowledged", "expired", "redelivered", "released", "dead-lettered", "terminated", "unsettled", "settled"),
-        *("published", "refused", "unacknowledged"),
+        *("published", "refused", "unacknowledged", "unavailable"),
     }
     assert {str(kind) for kind in OutcomeKind} == names
     assert all(kind.name.lower() == kind.value.replace("-", "_") for kind in OutcomeKind)
@@ -263,7 +263,7 @@ async def test_reported_delays_are_those_sent(publish, consume, outcomes, nc):
     async def handle(_):
         raise KeyError
 
-    async with consume(backoff=Backoff(200, jitter=0.5), on_error=lambda *_: None) as consumer:
+    async with consume(backoff=Backoff(200, jitter=0.5), on_error=lambda *_: None, pause_after=None) as consumer:
         await run(consumer, handle, outcomes, 20)
         answers = [await asyncio.wait_for(sent.get(), 60) for _ in range(20)]
     delays = [one.delay for one in outcomes]

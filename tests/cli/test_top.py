@@ -5,11 +5,14 @@ import json
 import os
 import re
 import signal
+import time
 
 import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio.consumer._outage import METADATA_KEY
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.testing import NatsServer
 from tests.support import reading
@@ -84,6 +87,10 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
         (again,) = await reading.fetch(subscription, 1)
         assert again.metadata.num_delivered == 2
 
+    async def pause(js):
+        report = json.dumps([time.time() - 9, time.time(), "Unavailable: database"])
+        await StreamApi.of(js).annotate_consumer(stream, "billing", METADATA_KEY, lambda *_: report)
+
     async def delete(js):
         await js.delete_consumer(stream, "billing")
 
@@ -92,11 +99,15 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
     listening(process)
     at_server("pub", "-J", subject, stdin="".join(map(event, range(5))))
     names = {"stream": stream, "name": "billing"}
-    lag = {"pending": 5, "ack_pending": 0, "redelivered": 0}
+    lag = {"pending": 5, "ack_pending": 0, "redelivered": 0, "pause": None}
     assert any(one["total_messages"] == 5 and one["consumer"] == {**names, **lag} for one in reports(process))
     with_js(fetch)
-    lag = {"pending": 0, "ack_pending": 5, "redelivered": 1}
+    lag = {"pending": 0, "ack_pending": 5, "redelivered": 1, "pause": None}
     assert any(one["consumer"] == {**names, **lag} for one in reports(process))
+    with_js(pause)
+    paused = next(one["consumer"]["pause"] for one in reports(process) if one["consumer"]["pause"] is not None)
+    assert paused["error"] == "Unavailable: database"
+    assert 9 <= paused["seconds"] < 60
     with_js(delete)
     assert process.wait(60) == 3
     assert process.stderr.read().startswith(b"ce-nats: consumer-not-found: ")

@@ -1,9 +1,12 @@
 """Counts of ``top``, and reports as text and as JSON."""
 
 import json
+import re
+import time
 
 from ce_nats import NatsMessage, to_nats_message
 from ce_nats.aio._jetstream_api import Lag
+from ce_nats.aio.consumer._outage import Pause
 from ce_nats.aio.core._subscribe import receive
 from ce_nats.cli._input import read_event
 from ce_nats.cli._terminal import console
@@ -126,9 +129,10 @@ def test_types_and_sources_are_escaped():
     """Decoding accepts U+202E, which changes the text direction."""
     traffic = Traffic()
     traffic.add(received("[bold]t[/bold]", "/s\u202e"))
-    text = drawn(report(traffic))
+    text = drawn(report(traffic, consumer=Consumer("S", "c", pause=Pause(time.time() - 3, 0, "[bold]\u202e"))))
     assert "\u202e" not in text
     assert "[bold]t[/bold]  /s\\u202e" in text
+    assert re.search(r"its handlers pause since \d+ s: \[bold\]\\u202e", text)
 
 
 def test_report_as_json():
@@ -146,7 +150,7 @@ def test_report_as_json():
         "errors": {},
         "events": [{"type": "sent", "source": "/shop", **one}],
         "others": earlier,
-        "consumer": {"stream": "S", "name": "c", "pending": 1, "ack_pending": 2, "redelivered": 3},
+        "consumer": {"stream": "S", "name": "c", "pending": 1, "ack_pending": 2, "redelivered": 3, "pause": None},
     }
     unknown = report_fields(report(traffic, consumer=Consumer("S", "c")), 1)["consumer"]
-    assert unknown == {"stream": "S", "name": "c", "pending": None, "ack_pending": None, "redelivered": None}
+    assert unknown == {**dict.fromkeys(["pending", "ack_pending", "redelivered", "pause"]), "stream": "S", "name": "c"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import EncodeError, sync
+from ce_nats import EncodeError, Unavailable, sync
 from ce_nats.extensions.partitioning import partition_key
 from ce_nats.redelivery import DeadLetter
 from ce_nats.routing import Router, SyncRouter
@@ -357,3 +357,25 @@ def test_orderly_stops_dead_letter_nothing(js, stream, publish, subject, open_co
 def test_key_that_is_not_a_function_is_rejected(open_consumer):
     with open_consumer() as consumer, pytest.raises(TypeError, match=r"^key must be a function that is not async"):
         consumer.run(print, key="partitionkey")
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("method", ["run", "run_batches"])
+def test_outage_pauses_the_handlers(publish, open_consumer, concurrency, method):
+    """Also those whose messages were read ahead."""
+    publish(100)
+    failures, stored = [0.05] * 6, []
+
+    def handle(argument):
+        deliveries = [argument] if method == "run" else argument.deliveries
+        if len(stored) >= 50 and failures:
+            raise Unavailable("database", failures.pop())
+        stored.extend((delivery.sequence, delivery.deliveries) for delivery in deliveries)
+        if len(stored) == 100:
+            consumer.stop()
+
+    options = {"max_events": 10} if method == "run_batches" else {}
+    with open_consumer(max_deliveries=1, on_error=lambda *_: None) as consumer:
+        getattr(consumer, method)(handle, concurrency=concurrency, **options)
+    assert sorted(number for _, number in stored) == [1] * 100
+    assert len({sequence for sequence, _ in stored}) == 100

@@ -103,8 +103,8 @@ async def test_default_policy_is_that_of_a_consumer(make_event):
     message = to_nats_message(make_event(), "a")
     for deliveries, decision in {
         1: Decision(Action.RETRY, delay=RetryPolicy().delay(1)),
-        4: Decision(Action.RETRY, delay=RetryPolicy().delay(4)),
-        5: Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED),
+        7: Decision(Action.RETRY, delay=RetryPolicy().delay(7)),
+        8: Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED),
     }.items():
         made = FakeDelivery(message, deliveries=deliveries)
         assert made.decision is None

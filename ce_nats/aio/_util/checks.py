@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from typing import Final
 
 from nats.aio.client import Client
@@ -126,6 +127,19 @@ def check_hook(name: str, hook: object) -> None:
     """
     if hook is not None and (inspect.iscoroutinefunction(hook) or not callable(hook)):
         raise _unlike(name, "a function that is not async", hook)
+
+
+def check_exceptions(name: str, kinds: object) -> None:
+    """
+    Check that an argument is a sequence of exception classes.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(kinds, Sequence) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
+    ):
+        raise TypeError(f"{name} must be a sequence of exception classes, got {preview(repr(kinds))}")
 
 
 def _unlike(name: str, wanted: str, given: object) -> TypeError:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Final
 
+from ...redelivery import BreakerState
 from ._acks import is_acked
 from ._batch import Batch, BatchError
 from ._deliveries import Deliveries
@@ -50,12 +51,19 @@ class Collector:
         """
         async with self._collecting:
             batch: list[Delivery] = []
-            try:
-                await self._fill(batch)
-            except BaseException:
-                self._put_back(batch)
-                raise
-            return batch
+            while True:
+                try:
+                    await self._fill(batch)
+                except BaseException:
+                    self._put_back(batch)
+                    raise
+                if not batch or self._ledger.breaker.state is BreakerState.CLOSED:
+                    return batch
+                others = [delivery for delivery in batch if not self._ledger.breaker.is_probe(delivery.sequence)]
+                self._put_back(others)
+                batch = [delivery for delivery in batch if delivery not in others]
+                if batch:
+                    return batch
 
     async def _fill(self, batch: list[Delivery]) -> None:
         isolation = self._ledger.isolation
@@ -72,6 +80,8 @@ class Collector:
                 end = time.monotonic() + self._max_wait
             batch.append(delivery)
             if isolation.alone is delivery._entry:  # it may end the process
+                return
+            if self._ledger.breaker.state is not BreakerState.CLOSED:
                 return
 
     async def _wait(self, seconds: float | None, *, is_first: bool) -> Delivery | None:
@@ -141,7 +151,7 @@ class BatchWorkers(Workers):
         """
         Handle a batch; after an exception its halves, one after the other, down to single events.
 
-        When the consumer was stopped, the parts that are left are released.
+        When the consumer was stopped, the parts that are left are released. During an outage all of them are held.
         """
         parts = [deliveries]
         try:
@@ -154,7 +164,8 @@ class BatchWorkers(Workers):
                     await self._settle_batch(batch, failed)
                     parts.pop()
                 elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
-                    await self._divide(parts, error)
+                    if not self._deliveries.settler.is_outage(error):
+                        await self._divide(parts, error)
                 else:
                     assert error is not None
                     raise error
@@ -163,6 +174,8 @@ class BatchWorkers(Workers):
                 worker.take_back(requests)
                 if parts and self._deliveries.is_stopped:
                     await self._release(parts)
+                elif parts and self._deliveries.settler.is_outage(error):
+                    await self._hold(parts, error)
         except BaseException as error:
             for delivery in _in_order(parts):
                 await self._end(delivery, error)
@@ -190,6 +203,15 @@ class BatchWorkers(Workers):
         parts.clear()
         for delivery in deliveries:
             await self._end(delivery, None)
+
+    async def _hold(self, parts: list[list[Delivery]], error: BaseException | None) -> None:
+        """Keep the events of all parts until the end of an outage."""
+        deliveries = _in_order(parts)
+        parts.clear()
+        for delivery in reversed(deliveries):  # each one is the first in the queue
+            await self._end(delivery, error)
+        if isinstance(error, Exception):
+            self._report(error, deliveries[0])
 
     async def _call(self, worker: Worker, batch: Batch, requests: int) -> BaseException | None:
         """Call the handler, and return its exception."""

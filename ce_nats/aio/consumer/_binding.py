@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,6 +43,7 @@ class Binding:
         is_ack_subject: Matches the reply subjects of its messages, without a domain; the groups are numbers:
             deliveries, and the sequence in the stream.
         waits: Times until the server redelivers a message, in seconds.
+        max_ack_pending: Maximum number of unacknowledged messages; infinite without a limit.
         max_deliver: Number of deliveries after which the server drops a message; 0 without a limit.
     """
 
@@ -54,6 +56,7 @@ class Binding:
             _ACK_SUBJECT % (re.escape(stream).encode(), re.escape(name).encode())
         ).fullmatch
         self.waits: list[float] = []
+        self.max_ack_pending = math.inf
         self.max_deliver = 0
         self._create = create
         self._created = ""
@@ -72,6 +75,8 @@ class Binding:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
         self._created = state.created
+        most = config.max_ack_pending or 0
+        self.max_ack_pending = most if most > 0 else math.inf
         self.max_deliver = max(0, config.max_deliver or 0)
         self.waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         return state

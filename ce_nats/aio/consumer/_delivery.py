@@ -156,7 +156,7 @@ class Delivery(Attempt):
         handling, settler = self._handling, self._settler
         try:
             if not self.is_settled:
-                await settler.settle(self, settler.decide(self, self._outcome(error)), error)
+                await settler.settle_handled(self, self._outcome(error), error)
         except DeliveryError as failure:
             if error is None:
                 raise

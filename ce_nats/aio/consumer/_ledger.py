@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from ...redelivery import Breaker, BreakerState
 from ._entry import Arrival, Entry, Place
 from ._isolation import Isolation
 from ._keys import Keys
@@ -24,7 +25,11 @@ _BLOCKED_FACTOR: Final = 64
 # Number of acknowledgements that are written at once.
 MAX_ACKS: Final = 256
 
+# Interval in which tasks look for the end of a probe that is put back.
+_PROBE_SECONDS: Final = 1.0
+
 _NEW: Final = Arrival.NEW
+_CLOSED: Final = BreakerState.CLOSED
 # Module constants, because member look-up on an enum class is slow in Python 3.11.
 _READY, _SUSPECT, _TAKEN, _DROPPED = Place.READY, Place.SUSPECT, Place.TAKEN, Place.DROPPED
 _PENDING, _SETTLED, _DELAYED, _BLOCKED, _INBOX = (
@@ -43,10 +48,12 @@ class Ledger:
     Args:
         prefetch: Maximum number of messages that wait.
         isolation: Decides which message is handled alone.
+        breaker: Decides whether messages may be taken: none, or one, during an outage.
         ack_delay: Maximum time for which an acknowledgement may be pending, in seconds.
 
     Attributes:
         isolation: As the argument.
+        breaker: As the argument.
         keys: Order of keys; None if the order is not kept.
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
@@ -56,8 +63,9 @@ class Ledger:
         acks_due: Time at which they have to be written; infinite if no acknowledgement is pending.
     """
 
-    def __init__(self, prefetch: int, isolation: Isolation, ack_delay: float) -> None:
+    def __init__(self, prefetch: int, isolation: Isolation, breaker: Breaker, ack_delay: float) -> None:
         self.isolation = isolation
+        self.breaker = breaker
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
         self.ahead: Callable[[], int] = int  # zero
@@ -171,8 +179,10 @@ class Ledger:
 
     def take(self, now: float) -> Entry | None:
         """Return the next message; None if none waits, or the next one must wait until others are settled."""
-        isolation = self.isolation
+        isolation, breaker = self.isolation, self.breaker
         if isolation.alone is not None and isolation.is_one_alone(now):
+            return None
+        if breaker.state is not _CLOSED and breaker.wait(now) != 0:
             return None
         if self._ready:
             entry = self._ready.popleft()
@@ -181,6 +191,8 @@ class Ledger:
             isolation.take(entry, now, self.taken)
         else:
             return None
+        if breaker.state is not _CLOSED:
+            breaker.begin(entry.sequence)
         entry.place = _TAKEN
         entry.turn += 1
         self.waiting -= 1
@@ -196,20 +208,29 @@ class Ledger:
 
     def pause(self, now: float) -> float | None:
         """Return the seconds after which :meth:`take` may return a message without a further event; None if never."""
+        wait = self.breaker.wait(now)
+        if wait != 0:
+            return _PROBE_SECONDS if wait is None else wait
         return self.isolation.pause(now, bool(self._suspects))
 
-    def put_back(self, entry: Entry) -> None:
-        """Put a taken message back to the front of the queue."""
+    def put_back(self, entry: Entry, *, is_first: bool = True) -> None:
+        """Put a taken message back to the front of the queue, or to its end."""
         if entry.place is not _TAKEN:
             return
-        self.taken -= 1
+        self._leave(entry)
         self.waiting += 1
-        if self.isolation.end(entry):
-            entry.place = _SUSPECT
-            self._suspects.appendleft(entry)
+        is_suspect = self.isolation.end(entry)
+        entry.place = _SUSPECT if is_suspect else _READY
+        queue = self._suspects if is_suspect else self._ready
+        if is_first:
+            queue.appendleft(entry)
         else:
-            entry.place = _READY
-            self._ready.appendleft(entry)
+            queue.append(entry)
+
+    def hold(self, entry: Entry, *, is_first: bool) -> None:
+        """As :meth:`put_back`, for a message whose handler has failed because of an outage."""
+        self.put_back(entry, is_first=is_first)
+        entry.turn += 1
 
     def drop(self, entry: Entry, turn: int) -> bool:
         """
@@ -251,7 +272,7 @@ class Ledger:
 
     def acknowledge(self, entry: Entry, now: float) -> bool:
         """Settle a message by an acknowledgement, which is pending; return whether others may be taken therefore."""
-        if entry.place is _TAKEN:  # as in _leave()
+        if entry.place is _TAKEN and self.breaker.state is _CLOSED:  # as in _leave()
             self.taken -= 1
         else:
             self._leave(entry)
@@ -337,6 +358,7 @@ class Ledger:
         place = entry.place
         if place is _TAKEN:
             self.taken -= 1
+            self.breaker.end(entry.sequence)
         elif place in _WAITING:
             self.waiting -= 1
             if place is _READY:

@@ -33,7 +33,7 @@ from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode
 from ...errors import DeliveryError, ErrorCode
-from ...redelivery import Backoff, RetryPolicy
+from ...redelivery import Backoff, Breaker, RetryPolicy
 from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX
@@ -42,7 +42,15 @@ from .._jetstream_api import ConsumerState, StreamApi, check_stream_on
 from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome
 from .._permissions import ConnectionWatch, Denial
-from .._util.checks import check_config, check_count, check_handler, check_hook, check_jetstream, check_key
+from .._util.checks import (
+    check_config,
+    check_count,
+    check_exceptions,
+    check_handler,
+    check_hook,
+    check_jetstream,
+    check_key,
+)
 from .._util.supervising import supervise
 from ._acks import AckWriter
 from ._batch import Batch
@@ -58,6 +66,7 @@ from ._isolation import Isolation
 from ._key_order import OtherClients
 from ._keyed import Keying
 from ._ledger import Ledger
+from ._outage import Outage
 from ._prepare import HeadersOnly, Preparation, Reading
 from ._record import Recorder
 from ._running import Reporter, Running
@@ -80,6 +89,8 @@ class _Options:
     """
 
     prefetch: int
+    unavailable: tuple[type[Exception], ...]
+    pause_after: int | None
     double_ack: bool
     ack_delay: float
     reading: Reading
@@ -103,6 +114,7 @@ class _Parts:
         fetcher: Requests messages.
         confirmations: Acknowledgements that the server confirms; None if they are only written.
         settler: Settles messages.
+        outage: Pauses handlers while something that they need is not available.
         preparation: Decodes messages.
         deliveries: Takes messages one after the other.
     """
@@ -112,6 +124,7 @@ class _Parts:
     fetcher: Fetcher
     confirmations: Confirmations | None
     settler: Settler
+    outage: Outage
     preparation: Preparation
     deliveries: Deliveries
 
@@ -134,7 +147,8 @@ class _Parts:
     ) -> _Parts:
         """Make the parts; the arguments are those of their constructors."""
         nc = client_of(js)
-        ledger = Ledger(options.prefetch, isolation, options.ack_delay)
+        outage = Outage(Breaker(options.pause_after), options.unavailable, running, binding, options.observer)
+        ledger = Ledger(options.prefetch, isolation, outage.breaker, options.ack_delay)
         acks = AckWriter(nc, ledger, running, reporter, options.ack_delay)
         fetcher = Fetcher(nc, binding, ledger, acks, running, deliver)
         confirmations = Confirmations(js, running) if options.double_ack else None
@@ -149,6 +163,7 @@ class _Parts:
             running=running,
             recorder=recorder,
             reporter=reporter,
+            outage=outage,
             observer=options.observer,
         )
         preparation = Preparation(
@@ -169,6 +184,7 @@ class _Parts:
             fetcher,
             confirmations,
             settler,
+            outage,
             preparation,
             Deliveries(ledger, acks, fetcher, settler, preparation, running),
         )
@@ -195,17 +211,24 @@ class PullConsumer:
             letter; only the copy in their stream is left.
         create: Configuration with which the consumer is created if it does not exist; its name and ``ack_policy`` are
             filled in. An existing consumer is used unchanged. None creates no consumer.
-        max_deliveries: Number of deliveries after which a message is dead-lettered if its handler fails. The server
-            counts deliveries, released ones included. A message that was delivered more often may have ended the
-            process, and is handled alone. If the ``max_deliver`` of the consumer is lower, it is the limit. Leave it
-            unlimited, the default: after the last delivery a message is dead-lettered instead of released, and the
-            server drops it without a report if the process is killed or the dead letter cannot be stored.
+        max_deliveries: Number of failures of its handler after which a message is dead-lettered. Deliveries that were
+            released are not failures; a later process does not know them, and uses ``max_unfinished`` as a limit. A
+            message with more deliveries than this may have ended the process, and is handled alone. If the
+            ``max_deliver`` of the consumer is lower, it is the limit. Leave it unlimited, the default: after the last
+            delivery a message is dead-lettered instead of released, and the server drops it without a report if the
+            process is killed or the dead letter cannot be stored.
         max_unfinished: Number of deliveries after which a message is dead-lettered without being handled again, with
             the reason ``process-ended``, if it was handled alone as many times as this is above ``max_deliveries`` (at
             least once), and each time the process ended meanwhile; ``max_deliveries`` or more. By default five more
             than ``max_deliveries``. Deliveries to processes that ended in order do not count.
         backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, by default with a random half, or
             a sequence of delays in seconds, which are used unchanged.
+        unavailable: Exceptions of handlers that are not failures of the event, as :class:`~ce_nats.Unavailable`: the
+            handler needs something that is not available. No further handler is called then. Messages stay in flight,
+            and one at once is handled, after pauses of 0.5 to 30 seconds, until a handler succeeds. This is logged at
+            its begin and end, and each minute; the outcome is ``unavailable``.
+        pause_after: Number of failures in a row, of at least ten different events, after which the same happens without
+            such an exception. :class:`~ce_nats.Reject` does not count. None switches this off.
         prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
         double_ack: True waits until the server confirms each acknowledgement. :meth:`run` without a key continues with
             other messages meanwhile, at most 256; it reports acknowledgements that are not confirmed in time, and
@@ -248,9 +271,11 @@ class PullConsumer:
         *,
         dead_letter: str | None,
         create: ConsumerConfig | None = None,
-        max_deliveries: int = 5,
+        max_deliveries: int = 8,
         max_unfinished: int | None = None,
         backoff: Backoff | Sequence[float] = BACKOFF,
+        unavailable: Sequence[type[Exception]] = (),
+        pause_after: int | None = 20,
         prefetch: int = 64,
         double_ack: bool = False,
         ack_delay: float = ACK_DELAY,
@@ -274,6 +299,9 @@ class PullConsumer:
             check_plain_subject(dead_letter)
         check_name("stream", stream)
         check_name("consumer", consumer)
+        check_exceptions("unavailable", unavailable)
+        if pause_after is not None:
+            check_count("pause_after", pause_after)
         check_count("prefetch", prefetch)
         check_seconds("ack_delay", ack_delay)
         check_seconds("expiry_leeway", expiry_leeway)
@@ -283,6 +311,8 @@ class PullConsumer:
         self._dead_letter = dead_letter
         self._options = _Options(
             prefetch=prefetch,
+            unavailable=tuple(unavailable),
+            pause_after=pause_after,
             double_ack=double_ack,
             ack_delay=ack_delay,
             reading=Reading(mode, dialect, parse_data, extension_types),
@@ -371,6 +401,7 @@ class PullConsumer:
             ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
             if self._identifying is not None:
                 self._identifying.cancel()
+            await parts.outage.close()
             await parts.acks.end()
             if parts.confirmations is not None:
                 await parts.confirmations.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import nats.errors
 from nats.js import JetStreamContext
 
 from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
-from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
+from ...redelivery import Action, Blame, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
 from .._natspy import api_timeout, client_of, mark_acked
 from .._observer import MessageOutcome, Observer, OutcomeKind
@@ -26,11 +30,16 @@ from ._confirm import Confirmations
 from ._dead_letters import store
 from ._entry import Entry, Place
 from ._ledger import Ledger
+from ._outage import Outage
 from ._record import Recorder
 from ._running import Reporter, Running
 
+_log: Final = logging.getLogger(__name__)
+
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
 _TAKEN: Final = Place.TAKEN
+# Number of messages whose failures are counted.
+_MAX_FAILURES: Final = 16_384
 
 
 class Settler:
@@ -48,6 +57,7 @@ class Settler:
         running: State of the consumer.
         recorder: Notes the end of suspects.
         reporter: Reports errors from which the consumer recovers.
+        outage: Notes how handlers end.
         observer: Reports outcomes; or None.
 
     Attributes:
@@ -69,6 +79,7 @@ class Settler:
         running: Running,
         recorder: Recorder,
         reporter: Reporter,
+        outage: Outage,
         observer: Observer | None = None,
     ) -> None:
         self.nc = client_of(js)
@@ -82,6 +93,10 @@ class Settler:
         self._acks = acks
         self._running = running
         self._recorder = recorder
+        self._outage = outage
+        self._failures: OrderedDict[int, int] = OrderedDict()  # of handlers, by sequence
+        self._is_warned = False
+        self._delayed: list[float] = []  # heap of the times at which messages are redelivered
         self._observer = observer
         self._loop = asyncio.get_running_loop()
 
@@ -116,12 +131,22 @@ class Settler:
     # --- Decisions ----------------------------------------------------------------------------------------------------
 
     def decide(self, attempt: Attempt, outcome: Outcome) -> Decision:
-        """Return the decision of the policy for an attempt."""
-        return decide(outcome, attempt.deliveries, self.policy, random_number())
+        """Return the decision of the policy for an attempt; each call is another failure if that is the outcome."""
+        failures = None
+        if outcome is Outcome.FAILED:
+            sequence = attempt._entry.sequence
+            self._failures[sequence] = failures = self._failures.pop(sequence, 0) + 1
+            if len(self._failures) > _MAX_FAILURES:
+                self._failures.popitem(last=False)
+        return decide(outcome, attempt._entry.arrival, self.policy, random_number(), failures=failures)
 
     def delay(self, attempt: Attempt) -> float:
         """Return the policy's delay before the redelivery, in seconds."""
         return self.policy.delay(attempt.deliveries, random_number())
+
+    def is_outage(self, error: BaseException | None) -> bool:
+        """Return whether an exception of a handler declares an outage, or was raised during one."""
+        return error is not None and self._outage.covers(error)
 
     def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
         """
@@ -147,6 +172,9 @@ class Settler:
             return False
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
+            self._failures.pop(entry.sequence, None)
+        if self._outage.breaker.failures:
+            self._outage.succeed()
         if confirmations is not None:
             self._leave(entry)
             confirmations.request(entry).add_done_callback(partial(self._report_unconfirmed, attempt))
@@ -221,8 +249,13 @@ class Settler:
             await self._recorder.release({entry.sequence: entry.deliveries})
         else:
             self._recorder.settle(entry.sequence)
+            self._failures.pop(entry.sequence, None)
         if attempt.is_settled:
             return
+        if decision.action is Action.ACK and entry.has_started and self._outage.breaker.failures:
+            self._outage.succeed()
+        if decision.delay:
+            self._note_delay(decision.delay)
         if self._ledger.keys is not None and decision.action is Action.RETRY:
             self._ledger.delay(entry)
             self._loop.call_later(decision.delay, self._end_delay, entry)
@@ -238,10 +271,35 @@ class Settler:
         if self._observer is not None:
             self._record_outcome(attempt, self._kind(decision, error, acknowledged), decision, error)
 
+    async def settle_handled(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> None:
+        """
+        Settle a message by the outcome of its handler. Has no effect if it is already settled.
+
+        Raises:
+            DeliveryError: As :meth:`Delivery.ack` does.
+        """
+        if not (attempt.is_settled or self._is_held(attempt, outcome, error)):
+            await self.settle(attempt, self.decide(attempt, outcome), error)
+
+    def _is_held(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> bool:
+        """Note a failure; return whether it is due to an outage, so that the message is kept and handled again."""
+        entry = attempt._entry
+        if outcome is not Outcome.FAILED or entry.place is not _TAKEN or is_acked(entry):
+            return False
+        blame = self._outage.fail(entry.sequence, error)
+        if blame is Blame.EVENT:
+            return False
+        self._ledger.hold(entry, is_first=blame is Blame.OUTAGE)
+        self._record_outcome(attempt, OutcomeKind.UNAVAILABLE, None, error)
+        self._running.wake()
+        return True
+
     async def settle_quietly(
         self, attempt: Attempt, wanted: Outcome | Decision, error: BaseException | None = None
     ) -> None:
         """Settle a message by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
+        if isinstance(wanted, Outcome) and self._is_held(attempt, wanted, error):
+            return
         decision = wanted if isinstance(wanted, Decision) else self.decide(attempt, wanted)
         acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else _ACKNOWLEDGED
         try:
@@ -261,6 +319,24 @@ class Settler:
         if self.nc.is_connected:
             with suppress(CeNatsError):
                 await round_trip(self.nc)
+
+    def _note_delay(self, seconds: float) -> None:
+        """Log once that messages which wait for their redelivery hold back others."""
+        delayed, now, most = self._delayed, time.monotonic(), self._binding.max_ack_pending
+        if self._is_warned or most == math.inf:
+            return
+        heappush(delayed, now + seconds)
+        while delayed[0] <= now:
+            heappop(delayed)
+        if len(delayed) > most / 2:
+            self._is_warned = True
+            _log.warning(
+                "%s: %d messages wait for their redelivery, and the server delivers no others when it is "
+                "max_ack_pending, %d: raise it, or shorten the delays",
+                self._binding.target,
+                len(delayed),
+                most,
+            )
 
     def _is_last(self, entry: Entry) -> bool:
         """Return whether the server does not deliver a message again."""

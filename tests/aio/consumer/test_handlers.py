@@ -313,7 +313,7 @@ async def test_each_kind_of_timeout_in_turn(publish, consume, is_settled, dead_l
     async def handle(delivery):
         await _INTERRUPTIONS[delivery.sequence % len(_INTERRUPTIONS)](delivery)
 
-    async with consume(on_error=lambda error, delivery: None, max_deliveries=2) as consumer:
+    async with consume(on_error=lambda error, delivery: None, max_deliveries=2, pause_after=None) as consumer:
         running = asyncio.create_task(consumer.run(handle, concurrency=4, key=key))
         await is_settled()
         consumer.stop()

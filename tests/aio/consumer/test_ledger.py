@@ -5,11 +5,14 @@ import math
 from random import Random
 from typing import ClassVar
 
+import pytest
+
 from ce_nats.aio._jetstream_api import Progress
 from ce_nats.aio.consumer._entry import Arrival, Entry, Place
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.aio.consumer._keys import Keys
 from ce_nats.aio.consumer._ledger import Ledger
+from ce_nats.redelivery import Blame, Breaker
 from ce_nats.wire._ack_subject import AckSubject, ack_subject
 from tests.support.tables import each
 
@@ -17,7 +20,10 @@ LIMIT = 5
 PREFETCH = 8
 TAKEABLE = (Place.INBOX, Place.READY, Place.SUSPECT)
 # Of a handler: "acknowledged" and "negative" settle the message before the block ends, "returned" with nats-py's nak().
-OUTCOMES = (*3 * ("done",), *2 * ("failed",), "acknowledged", "negative", "rejected", "returned", "dropped")
+OUTCOMES = (
+    *(*3 * ("done",), *2 * ("failed",)),
+    *("acknowledged", "negative", "rejected", "returned", "dropped", "unavailable"),
+)
 # From each place to others; a delayed message is a suspect at last, too, but rarely.
 MOVES = {
     (Place(before), Place(after))
@@ -41,7 +47,7 @@ def entry_of(sequence, deliveries=1, consumer_sequence=None, *, kind=Entry):
 
 
 def ledger_of(*sequences, prefetch=PREFETCH, deliveries=1):
-    ledger = Ledger(prefetch, Isolation(LIMIT, 30.0, 0.0, is_expected=False), 0.002)
+    ledger = Ledger(prefetch, Isolation(LIMIT, 30.0, 0.0, is_expected=False), Breaker(None), 0.002)
     for sequence in sequences:
         assert ledger.arrive(entry_of(sequence, deliveries), 0.0) is Arrival.NEW
     return ledger
@@ -217,6 +223,32 @@ def test_suspect_is_taken_with_others_after_a_while():
     assert first.place is Place.TAKEN
 
 
+# --- Outages ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_is_taken_after_each_pause_of_an_outage():
+    ledger = ledger_of(1, 2, 3)
+    first, second = ledger.take(0.0), ledger.take(0.0)
+    assert ledger.breaker.fail(1, 0.0, is_declared=True) is Blame.OUTAGE
+    ledger.hold(first, is_first=True)
+    assert (ledger.waiting, ledger.taken) == (2, 1)
+    assert ledger.take(0.4) is None
+    assert ledger.pause(0.4) == pytest.approx(0.1)
+    assert ledger.take(0.5) is first
+    assert ledger.take(0.5) is None
+    ledger.put_back(first)
+    assert ledger.take(0.5) is first
+    ledger.breaker.succeed()
+    assert ledger.take(0.5).sequence == 3
+    assert second.place is Place.TAKEN
+
+
+def test_tasks_wait_for_messages_during_an_outage():
+    ledger = ledger_of()
+    ledger.breaker.fail(1, 0.0, is_declared=True)
+    assert ledger.pause(0.5) is None
+
+
 # --- Keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -356,7 +388,7 @@ class Client:
 
     def __init__(self, server, prefetch, has_keys, has_key, now):
         self.server, self.has_key = server, has_key
-        self.ledger = Ledger(prefetch, Isolation(2, 30.0, now, is_expected=False), 0.002)
+        self.ledger = Ledger(prefetch, Isolation(2, 30.0, now, is_expected=False), Breaker(None), 0.002)
         self.connection = 0
         self.requested = 0  # messages of the open request that have not arrived
         self.latest = {}  # number of the latest delivery of each message
@@ -426,13 +458,15 @@ class Client:
 
     def take(self, now, finished):
         """Take a message, and check that it may be handled now."""
+        wait = self.ledger.breaker.wait(now)
         entry = self.ledger.take(now)
         is_one_alone = self.alone is not None and now < self.alone[1]
         if entry is None:
-            assert is_one_alone or all(one.place is not Place.READY for one in self.ledger.in_flight())
+            assert is_one_alone or wait != 0 or all(one.place is not Place.READY for one in self.ledger.in_flight())
             return None
         assert entry.sequence not in {one.sequence for one in self.running}
         assert not is_one_alone
+        assert wait == 0
         if entry.arrival > 2:
             assert not self.running or now >= self.waiting_since + 30.0
             self.alone = (entry, now + 30.0)
@@ -455,7 +489,12 @@ class Client:
         if self.alone is not None and self.alone[0] is entry:
             self.alone = None
         turn, has_keys = entry.turn, self.ledger.keys is not None
-        if outcome == "dropped":
+        if outcome in ("done", "acknowledged"):
+            self.ledger.breaker.succeed()
+        if outcome == "unavailable":
+            blame = self.ledger.breaker.fail(entry.sequence, now, is_declared=True)
+            self.ledger.hold(entry, is_first=blame is Blame.OUTAGE)
+        elif outcome == "dropped":
             assert self.ledger.drop(entry, turn)
             self.dropped.add(entry.sequence)
         elif outcome in ("failed", "negative") and has_keys:

@@ -161,7 +161,7 @@ async def test_message_over_the_delivery_limit_is_handled_before_it_is_dead_lett
     """The server also counts deliveries that reached no handler."""
     await publish(1)
     await deliver_without_outcome(3)
-    async with consume(max_deliveries=2) as consumer:
+    async with consume(max_deliveries=2, max_unfinished=4) as consumer:
         with pytest.raises(OSError, match="disk"):
             async with await take(consumer):
                 raise OSError("disk")
