@@ -52,6 +52,9 @@ PREFIX: Final = "Dead-Letter-"
 KEPT_HEADER: Final = f"{PREFIX}Header"
 # Contains a malformed header block, which any client may publish: it cannot be split into headers.
 BLOCK_HEADER: Final = f"{PREFIX}Block"
+# Another dead-lettering of the same message: of its dead letter.
+_AGAIN_HEADER: Final = f"{PREFIX}Again"
+_LINE_NAMES: Final = ("Reason", "Error", "Text", "Subject", "Stream", "Consumer", "Sequence", "Deliveries")
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300
 _NUMBER: Final = re.compile("[0-9]{1,20}")
@@ -433,6 +436,8 @@ class DeadLetter:
             letter then has neither headers nor payload of the original.
         time: Time at which the stream stored the original, in RFC 3339, if there is no copy and the stream keeps the
             original; else ``""``.
+        later: The same about the dead letter itself, if another consumer has dead-lettered it, once for each time; only
+            the attributes without a default. Such a dead letter has payload and headers of the first original.
     """
 
     reason: Reason
@@ -446,6 +451,7 @@ class DeadLetter:
     is_complete: bool = True
     is_copied: bool = True
     time: str = ""
+    later: tuple[DeadLetter, ...] = ()
 
     @property
     def is_reference(self) -> bool:
@@ -466,7 +472,13 @@ class DeadLetter:
         ]
         if not self.is_complete:
             pairs += [("Original", "gone" if self.is_copied else "not-copied"), ("Time", self.time)]
-        return [(PREFIX + name, value) for name, value in pairs if value]
+        again = [(_AGAIN_HEADER, one._line()) for one in self.later]
+        return [(PREFIX + name, value) for name, value in pairs if value] + again
+
+    def _line(self) -> str:
+        """Return the attributes without a default as the value of one header; some may be empty."""
+        values = {name.removeprefix(PREFIX): value for name, value in self.headers()}
+        return " ".join(values.get(name, "") for name in _LINE_NAMES)
 
     @classmethod
     def split(cls, headers: Iterable[tuple[str, str]]) -> tuple[DeadLetter, list[tuple[str, str]]]:
@@ -484,22 +496,25 @@ class DeadLetter:
             DecodeError: ``missing-attribute`` or ``invalid-header-value`` if the message is not a dead letter.
         """
         own: dict[str, str] = {}
+        later: list[str] = []
         originals: list[tuple[str, str]] = []
         kept: list[tuple[str, str]] = []
         has_own_id = False
         for name, value in headers:
             if name == KEPT_HEADER:
                 kept.append((value.partition(" ")[0], value.partition(" ")[2]))
+            elif name == _AGAIN_HEADER:
+                later.append(value)
             elif name.startswith(PREFIX):
                 own.setdefault(name.removeprefix(PREFIX), value)
             elif name == MSG_ID and not has_own_id:
                 has_own_id = True
             else:
                 originals.append((name, value))
-        return cls._read(own), originals + kept
+        return cls._read(own, later), originals + kept
 
     @classmethod
-    def _read(cls, own: dict[str, str]) -> DeadLetter:
+    def _read(cls, own: dict[str, str], later: Iterable[str] = ()) -> DeadLetter:
         try:
             return cls(
                 choice(Reason, own["Reason"], f"{PREFIX}Reason"),
@@ -513,6 +528,7 @@ class DeadLetter:
                 "Original" not in own,
                 own.get("Original") != "not-copied",
                 own.get("Time", ""),
+                tuple(map(cls._read_line, later)),
             )
         except KeyError as error:
             header = f"{PREFIX}{error.args[0]}"
@@ -523,6 +539,14 @@ class DeadLetter:
             raise
         except ValueError as error:
             raise DecodeError(ErrorCode.INVALID_HEADER_VALUE, str(error)) from error
+
+    @classmethod
+    def _read_line(cls, line: str) -> DeadLetter:
+        """Read the result of :meth:`_line`."""
+        values = line.split(" ")
+        if len(values) != len(_LINE_NAMES):
+            raise ValueError(f"{_AGAIN_HEADER} must have {len(_LINE_NAMES)} parts, got {preview(line)}")
+        return cls._read(dict(zip(_LINE_NAMES, values)))
 
 
 def _stream(name: str) -> str:

@@ -31,6 +31,7 @@ import yaml
 from cloudevents.core.v1.event import CloudEvent
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
 
 from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.cli import app
@@ -439,7 +440,9 @@ async def _errors() -> AsyncIterator[str]:
     small = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, None)
 
     def enter(nc: Client, dead_letter: str | None = None) -> Awaitable[object]:
-        return aio.PullConsumer(nc.jetstream(), "ORDERS", "billing", dead_letter=dead_letter).__aenter__()
+        create = None if dead_letter is None else ConsumerConfig()
+        consumer = aio.PullConsumer(nc.jetstream(), "ORDERS", "billing", dead_letter=dead_letter, create=create)
+        return consumer.__aenter__()
 
     locked = "users: [{user: u, password: p, permissions: {publish: [nothing]}}]"
     with (
@@ -466,7 +469,7 @@ async def _errors() -> AsyncIterator[str]:
                 lambda: enter(nc),
                 lambda: nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"]),
                 lambda: enter(nc),
-                lambda: enter(nc, "dead.orders"),
+                lambda: enter(nc, "orders.dead"),
                 lambda: aio.request(nc, small, "prices.get"),
                 lambda: aio.publish(nc, event, "orders.paid"),
                 lambda: aio.publish(without_headers, small, "orders.paid"),

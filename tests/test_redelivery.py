@@ -201,6 +201,33 @@ def test_headers_describe_reason_and_origin(state, headers):
     assert DeadLetter.split(letter.headers()) == (letter, [])
 
 
+@given(
+    *(st.builds(DeadLetter, st.sampled_from(Reason), texts, texts, texts, names, names, numbers, numbers),) * 3,
+)
+def test_later_dead_letterings_round_trip(first, second, third):
+    letter = replace(first, later=(second, third))
+    headers = letter.headers()
+    assert DeadLetter.split(headers) == (letter, [])
+    assert headers[:-2] == first.headers()
+    assert [name for name, _ in headers[-2:]] == ["Dead-Letter-Again"] * 2
+    assert all(value.isascii() and value.isprintable() for _, value in headers)
+
+
+@each(
+    ("value", "text"),
+    [
+        ("rejected", "Dead-Letter-Again must have 8 parts, got 'rejected'"),
+        ("no E t s S c 1 1", "Dead-Letter-Reason must be "),
+        ("rejected E t s S c 1 x", "Dead-Letter-Deliveries must be an integer"),
+        ("rejected E t s  c 1 1", "Dead-Letter-Stream must not be empty"),
+    ],
+)
+def test_invalid_later_dead_letterings_are_rejected(value, text):
+    with pytest.raises(DecodeError, match=text) as info:
+        DeadLetter.split([*LETTER.headers(), ("Dead-Letter-Again", value)])
+    assert info.value.code == "invalid-header-value"
+
+
 def test_only_reason_stream_and_numbers_are_required():
     headers = [(f"Dead-Letter-{name}", value) for name, value in (("Reason", "rejected"), ("Stream", "S"))]
     numbers = [("Dead-Letter-Sequence", "0"), ("Dead-Letter-Deliveries", str(2**64 - 1))]

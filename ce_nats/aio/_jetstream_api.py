@@ -410,20 +410,24 @@ class StreamApi:
         It is unknown if the API does not respond, because permission is denied for instance, and for another prefix or
         domain, where the subject may have another name.
         """
+        return (await self.look_up(subject))[1]
+
+    async def look_up(self, subject: str) -> tuple[list[str], str | None]:
+        """Return the names of the streams that listen on a subject, and the result of :meth:`why_no_stream`."""
         if self.prefix != DEFAULT_PREFIX:
-            return None
+            return [], None
         try:
             target, request = f"streams on {subject}", {"subject": subject}
             answer = await self._exchange(_Names, target, "STREAM.NAMES", request, timeout=self._timeout)
         except nats.errors.NoRespondersError:
-            return None if self._may_have_jetstream() else NO_JETSTREAM[0]
+            return [], None if self._may_have_jetstream() else NO_JETSTREAM[0]
         except (DeliveryError, nats.errors.Error, OSError):
-            return None
+            return [], None
         if answer.error is not None:
-            return NO_JETSTREAM[1] if answer.error.err_code in NOT_ENABLED else None
+            return [], NO_JETSTREAM[1] if answer.error.err_code in NOT_ENABLED else None
         if answer.streams:
-            return ""
-        return f"create one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
+            return answer.streams, ""
+        return [], f"create one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
 
     # --- Messages -----------------------------------------------------------------------------------------------------
 
@@ -771,20 +775,14 @@ class StreamApi:
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, text) from error
 
 
-async def check_stream_on(js: JetStreamContext, subject: str) -> None:
-    """
-    Check that a stream listens on a subject.
-
-    Raises:
-        DeliveryError: ``no-responders``: no stream listens.
-    """
+async def look_up(js: JetStreamContext, subject: str) -> tuple[list[str], str | None]:
+    """As :meth:`StreamApi.look_up`, for an answer that is optional; asked twice, in case that a server shuts down."""
     api = StreamApi.of(js, timeout=min(api_timeout(js), _NAMES_SECONDS))
-    reason = await api.why_no_stream(subject)
+    names, reason = await api.look_up(subject)
     if reason:
         await asyncio.sleep(_SHUTDOWN_SECONDS)
-        reason = await api.why_no_stream(subject)
-    if reason:
-        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"no stream listens on {subject!r}: {reason}")
+        names, reason = await api.look_up(subject)
+    return names, reason
 
 
 def is_final(error: Exception) -> bool:

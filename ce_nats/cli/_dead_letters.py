@@ -317,7 +317,7 @@ def _matches(stored: StoredMessage, reason: Reason | None, error: str | None) ->
         dead_letter, _ = DeadLetter.split(stored.headers)
     except DecodeError:
         return False
-    return reason in (None, dead_letter.reason) and error in (None, dead_letter.error)
+    return any(reason in (None, one.reason) and error in (None, one.error) for one in (dead_letter, *dead_letter.later))
 
 
 async def _read_sequences(
@@ -338,6 +338,17 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
     except DecodeError as error:
         return {**fields, "error": error_fields(error)}
     fields["dead_letter"] = {
+        **_described(dead_letter),
+        "is_complete": dead_letter.is_complete,
+        "is_copied": dead_letter.is_copied,
+        "time": dead_letter.time or None,
+        "later": [{**_described(one), "subject": one.subject} for one in dead_letter.later],
+    }
+    return {**fields, "subject": dead_letter.subject}
+
+
+def _described(dead_letter: DeadLetter) -> dict[str, Any]:
+    return {
         "reason": str(dead_letter.reason),
         "error": dead_letter.error,
         "text": dead_letter.text,
@@ -345,11 +356,7 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
         "consumer": dead_letter.consumer,
         "sequence": dead_letter.sequence,
         "deliveries": dead_letter.deliveries,
-        "is_complete": dead_letter.is_complete,
-        "is_copied": dead_letter.is_copied,
-        "time": dead_letter.time or None,
     }
-    return {**fields, "subject": dead_letter.subject}
 
 
 def _cells(stored: StoredMessage) -> list[str]:
@@ -365,17 +372,12 @@ def _cells(stored: StoredMessage) -> list[str]:
 def _print(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:
     output = console()
     output.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
-    output.print(
-        f"{dead_letter.reason} by {dead_letter.consumer or 'an unnamed consumer'}, "
-        f"deliveries: {dead_letter.deliveries}",
-        soft_wrap=True,
-    )
-    if dead_letter.error or dead_letter.text:
-        output.print(f"{dead_letter.error}: {dead_letter.text}", soft_wrap=True)
-    note = _note(dead_letter)
-    output.print(
-        f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{note}", soft_wrap=True
-    )
+    for one in (dead_letter, *dead_letter.later):
+        by = one.consumer or "an unnamed consumer"
+        output.print(f"{one.reason} by {by}, deliveries: {one.deliveries}", soft_wrap=True)
+        if one.error or one.text:
+            output.print(f"{one.error}: {one.text}", soft_wrap=True)
+        output.print(f"message {one.sequence} of {one.stream} on {one.subject}{_note(one)}", soft_wrap=True)
     if original is not None:
         print_explanation(
             explanation(NatsMessage(dead_letter.subject, original.data, Headers(original.headers)), Dialect.SPEC)

@@ -85,6 +85,26 @@ def test_show_prints_dead_letter_and_original(at_server, cli, dead_letters, even
     assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
 
 
+def test_show_and_list_have_all_reasons_of_a_dead_letter(at_server, with_js, dead_letters, subject):
+    """That was dead-lettered again, by another consumer."""
+    again = DeadLetter(Reason.EXHAUSTED, "KeyError", "k", f"dead.{subject}", dead_letters, "mailer", 1, 8)
+    letter = DeadLetter(Reason.REJECTED, "Reject", "no", subject, "S", "billing", 5, 1, later=(again,))
+
+    async def fill(js):
+        await js.publish(f"dead.{subject}", b"x", headers=dict(letter.headers()))
+
+    with_js(fill)
+    text = at_server("dead-letters", "show", dead_letters, 4).stdout
+    assert "rejected by billing, deliveries: 1\n" in text
+    assert f"exhausted by mailer, deliveries: 8\nKeyError: k\nmessage 1 of {dead_letters} on dead.{subject}\n" in text
+    (found,) = [
+        json.loads(line)
+        for line in at_server("dead-letters", "list", dead_letters, "--error", "KeyError", "--json").stdout.splitlines()
+    ]
+    assert found["sequence"] == 4
+    assert [(one["reason"], one["consumer"]) for one in found["dead_letter"]["later"]] == [("exhausted", "mailer")]
+
+
 def test_requeue_stores_originals_despite_their_message_ids(at_server, dead_letters, stream, stored):
     """Although their Nats-Msg-Ids are within the duplicate window of the stream."""
     before = stored(stream)

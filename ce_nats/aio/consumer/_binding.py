@@ -10,11 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ...errors import ApiError, DeliveryError, ErrorCode
 from ...redelivery import RetryPolicy
-from .._jetstream_api import ConsumerState, Progress, StreamApi
+from ...subjects import covers
+from .._jetstream_api import ConsumerState, Progress, StreamApi, look_up
 from .._util.checks import config_differences
 
 _log: Final = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Binding:
         self.max_deliver = 0
         self._create = create
         self._created = ""
+        self._filters: list[str] = []
         self._annotating = asyncio.Lock()
 
     async def open(self) -> ConsumerState:
@@ -75,11 +78,32 @@ class Binding:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
         self._created = state.created
+        self._filters = [*(config.filter_subjects or ()), *filter(None, [config.filter_subject])] or [">"]
         most = config.max_ack_pending or 0
         self.max_ack_pending = most if most > 0 else math.inf
         self.max_deliver = max(0, config.max_deliver or 0)
         self.waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         return state
+
+    async def check_dead_letter(self, js: JetStreamContext, subject: str) -> None:
+        """
+        Check the subject for dead letters, as far as it is a subject of a stream of this account.
+
+        Raises:
+            DeliveryError: ``incompatible-config``: the consumer reads it.
+        """
+        names, reason = await look_up(js, subject)
+        if self.stream in names and any(covers(pattern, subject) for pattern in self._filters):
+            text = f"it reads the subject for dead letters, {subject!r}: each one would be dead-lettered again"
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
+        if reason:
+            _log.warning(
+                "%s: no stream listens on the subject for dead letters, %r, in this account: %s. If it is mapped, or "
+                "imported from another account or domain, check_dead_letter=False omits this check",
+                self.target,
+                subject,
+                reason,
+            )
 
     async def _find(self) -> ConsumerState:
         try:

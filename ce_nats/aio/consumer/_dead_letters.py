@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from nats.js.api import PubAck
 
 from ..._numbers import check_seconds
 from ...codec.timestamp import Timestamp
-from ...errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
 from ...message import MSG_ID, NatsMessage, StoredMessage
 from ...redelivery import BLOCK_HEADER, KEPT_HEADER, DeadLetter, is_server_header
 from ...subjects import check_subject
@@ -33,6 +33,7 @@ from .._util.patience import RETRY_SECONDS
 from ..publishing._pending_acks import PendingAcks
 from ..publishing._pending_message import PendingMessage
 from ..publishing._prepare import MAX_HEADER_BYTES
+from ..reading._stored_messages import block_pairs
 from ._originals import VERSION_LINE, Originals, is_header_block, is_too_large
 
 # Maximum number of dead letters that are being requeued and deleted concurrently.
@@ -72,6 +73,9 @@ async def store(
     stream. A stream whose retention is not ``limits`` removes the original when it is terminated: only the dead letter
     is left then, and it has no ``time``.
 
+    If the message is itself a dead letter, the new one has payload and headers of the first original, and tells both
+    (``DeadLetter.later``).
+
     Args:
         js: From ``nc.jetstream()``.
         subject: Subject to publish to; a stream must listen on it.
@@ -96,24 +100,25 @@ async def store(
         block, data = _delivered_block(message), message.data
     else:
         block, data = stored.hdrs, stored.data
+    identifier = message_id(dead_letter, message)
     try:
-        return await _put(js, subject, dead_letter, message, block, data, timeout)
+        return await _put(js, subject, _with_first(dead_letter, block), identifier, block, data, timeout)
     except CeNatsError as error:
         if not is_too_large(error):
             raise
     if stored is not None:
-        time = str(Timestamp.parse(stored.time)) if await _keeps_terminated(js, dead_letter.stream) else ""
+        time = str(Timestamp.parse(stored.time)) if await keeps_terminated(js, dead_letter.stream) else ""
         dead_letter = replace(dead_letter, time=time)
     dead_letter = replace(dead_letter, is_complete=False, is_copied=False)
     try:
-        return await _put(js, subject, dead_letter, message, b"", b"", timeout)
+        return await _put(js, subject, dead_letter, identifier, b"", b"", timeout)
     except CeNatsError as error:
         if not is_too_large(error):
             raise
-    return await _put(js, subject, replace(dead_letter, text=""), message, b"", b"", timeout)
+    return await _put(js, subject, replace(dead_letter, text=""), identifier, b"", b"", timeout)
 
 
-async def _keeps_terminated(js: JetStreamContext, stream: str) -> bool:
+async def keeps_terminated(js: JetStreamContext, stream: str) -> bool:
     """Return whether a stream keeps terminated messages; True if the permission to look it up is denied."""
     try:
         return (await StreamApi.of(js).state(stream)).retention == "limits"
@@ -123,12 +128,28 @@ async def _keeps_terminated(js: JetStreamContext, stream: str) -> bool:
         return True
 
 
+def _with_first(dead_letter: DeadLetter, block: bytes) -> DeadLetter:
+    """Return what describes a dead letter; if its original is one, too, what describes both."""
+    try:
+        first, _ = DeadLetter.split(block_pairs(block))
+    except DecodeError:
+        return dead_letter
+    is_complete = first.is_complete and dead_letter.is_complete
+    return replace(first, is_complete=is_complete, later=(*first.later, dead_letter))
+
+
 async def _put(
-    js: JetStreamContext, subject: str, dead_letter: DeadLetter, message: Msg, block: bytes, data: bytes, timeout: float
+    js: JetStreamContext,
+    subject: str,
+    dead_letter: DeadLetter,
+    identifier: str,
+    block: bytes,
+    data: bytes,
+    timeout: float,
 ) -> DeadLetter:
     """Publish a dead letter with a header block and a payload of the original."""
     nc = client_of(js)
-    block = _header_block(dead_letter, _message_id(dead_letter, message), block)
+    block = _header_block(dead_letter, identifier, block)
     _check_size(block, data, nc.max_payload)
     async with _pending_acks(js, window=1, timeout=timeout, retry_timeout=timeout) as acks:
         await (await acks.send(NatsMessage(subject, data), block)).ack
@@ -305,7 +326,8 @@ async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     return stored
 
 
-def _message_id(dead_letter: DeadLetter, message: Msg) -> str:
+def message_id(dead_letter: DeadLetter, message: Msg) -> str:
+    """Return the ``Nats-Msg-Id`` of the dead letter of a message."""
     # In nanoseconds, which nats-py's datetime rounds.
     stored_at = parse_ack_subject(message.reply).timestamp
     return f"dead-letter:{dead_letter.stream}:{dead_letter.consumer}:{dead_letter.sequence}:{stored_at}"
@@ -328,7 +350,19 @@ def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> byt
     if not is_header_block(block):
         return VERSION_LINE + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
     lines = block[len(VERSION_LINE) : -len(b"\r\n")].split(b"\r\n")[:-1]
-    return VERSION_LINE + own + b"".join(map(_kept_line, lines)) + b"\r\n"
+    kept = _lines_of_first(lines) if dead_letter.later else map(_kept_line, lines)
+    return VERSION_LINE + own + b"".join(kept) + b"\r\n"
+
+
+def _lines_of_first(lines: list[bytes]) -> Iterator[bytes]:
+    """Return those lines of a dead letter that contain headers of its original: all but its own and the server's."""
+    has_own_id = False
+    for line in lines:
+        name = line.partition(b":")[0].decode("latin-1").strip()
+        if name == MSG_ID and not has_own_id:
+            has_own_id = True
+        elif name in (KEPT_HEADER, BLOCK_HEADER) or not is_server_header(name):
+            yield line + b"\r\n"
 
 
 def _kept_line(line: bytes) -> bytes:

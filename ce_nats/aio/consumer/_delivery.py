@@ -48,6 +48,7 @@ class Delivery(Attempt):
         self._turn = entry.turn
         self._retries = entry.retries
         self._handling = None
+        self._ending = ""
         self.error = None
         self._settler = settler
         self._resolve = resolve

@@ -22,7 +22,7 @@ from .._foreign_subjects import check_foreign_subject
 from .._jetstream_api import StreamApi, nanoseconds
 from .._natspy import client_of
 from ..publishing._replay import framed
-from ..reading._stored_messages import as_message
+from ..reading._stored_messages import as_message, block_pairs
 
 VERSION_LINE: Final = b"NATS/1.0\r\n"
 # nats-server: "message size exceeds maximum allowed", "header size exceeds maximum allowed of 64k".
@@ -68,6 +68,8 @@ class Originals:
             message = await self.fetch(dead_letter)
         else:
             message = stored._replace(subject=dead_letter.subject, headers=headers)
+            if dead_letter.later and self._allowed is None:
+                await self._check_unchanged(dead_letter, message)
         kept = [(name, value) for name, value in message.headers if not name.startswith("Nats-")]
         identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
         try:
@@ -102,6 +104,25 @@ class Originals:
         if found.hdrs and not is_header_block(found.hdrs):
             raise EncodeError(ErrorCode.INVALID_MESSAGE, "the header block of the original is malformed")
         return as_message(found, stream)
+
+    async def _check_unchanged(self, dead_letter: DeadLetter, message: StoredMessage) -> None:
+        """
+        Check that the stream has the original of a dead letter that was dead-lettered again.
+
+        Each client that may publish to a consumer's stream can write such a one, not only those that may publish dead
+        letters, and the consumer copies what it says.
+        """
+        stream, sequence = dead_letter.stream, dead_letter.sequence
+        found = await self._api.stored(stream, {"seq": sequence})
+        if found is None or (
+            (found.subject, found.data, sorted(block_pairs(found.hdrs)))
+            != (message.subject, message.data, sorted(message.headers))
+        ):
+            raise EncodeError(
+                ErrorCode.FORBIDDEN_SUBJECT,
+                "the subject of a dead letter that was dead-lettered again must be one that is allowed, unless message "
+                f"{sequence} of stream {preview(stream)} is its original, got {preview(message.subject)}",
+            )
 
     async def _check_subject(self, dead_letter: DeadLetter) -> None:
         subject, stream = dead_letter.subject, dead_letter.stream

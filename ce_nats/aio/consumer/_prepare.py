@@ -196,10 +196,10 @@ class Preparation:
         except DeliveryError as error:
             delivery = Delivery(self._settler, entry, None)
             delivery.error = error
-            self._settler.reporter.report(error, delivery)
             # Not by the policy: the message was not handled, whatever its number of deliveries.
             retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
             await self._settler.settle_quietly(delivery, retry, error)
+            self._settler.reporter.report(error, delivery)
         return None
 
     async def delivery_of(self, entry: Entry) -> Delivery:
@@ -239,9 +239,9 @@ class Preparation:
             outcome = delivery._outcome(error)
             if outcome is Outcome.REJECTED and isinstance(error, DecodeError):
                 delivery.error = error
-            else:
-                self._settler.reporter.report(error, delivery)
             await self._settler.settle_quietly(delivery, outcome, error)
+            if delivery.error is None:
+                self._settler.reporter.report(error, delivery)
             return False
         return True
 

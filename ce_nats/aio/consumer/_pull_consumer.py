@@ -38,7 +38,7 @@ from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX
 from .._claim_check import ClaimCheck
-from .._jetstream_api import ConsumerState, StreamApi, check_stream_on
+from .._jetstream_api import ConsumerState, StreamApi
 from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome
 from .._permissions import ConnectionWatch, Denial
@@ -208,7 +208,9 @@ class PullConsumer:
         stream: Name of the stream.
         consumer: Name of a durable pull consumer with explicit acknowledgements.
         dead_letter: Subject for dead letters, on which a stream must listen. None terminates messages without a dead
-            letter; only the copy in their stream is left.
+            letter; only the copy in their stream is left. The consumer must not read this subject.
+        check_dead_letter: False does not look up the stream for dead letters, which is not found if the subject is
+            mapped, or imported from another account or domain. Otherwise a missing one is logged.
         create: Configuration with which the consumer is created if it does not exist; its name and ``ack_policy`` are
             filled in. An existing consumer is used unchanged. None creates no consumer.
         max_deliveries: Number of failures of its handler after which a message is dead-lettered. Deliveries that were
@@ -270,6 +272,7 @@ class PullConsumer:
         consumer: str,
         *,
         dead_letter: str | None,
+        check_dead_letter: bool = True,
         create: ConsumerConfig | None = None,
         max_deliveries: int = 8,
         max_unfinished: int | None = None,
@@ -309,6 +312,7 @@ class PullConsumer:
         self._binding = Binding(StreamApi.of(js), stream, consumer, create)
         self._policy = RetryPolicy(max_deliveries, backoff, max_unfinished)
         self._dead_letter = dead_letter
+        self._checks_dead_letter = check_dead_letter
         self._options = _Options(
             prefetch=prefetch,
             unavailable=tuple(unavailable),
@@ -343,14 +347,13 @@ class PullConsumer:
 
         Raises:
             DeliveryError: ``stream-not-found``; ``consumer-not-found``; ``request-refused``: it cannot be created;
-                ``incompatible-config``: it is a push consumer, its ``ack_policy`` is not explicit, or it has
-                ``headers_only`` and there is ``validate``;
-                ``no-responders``: JetStream is not enabled, or no stream listens on the subject for dead letters;
-                ``timeout``; ``permission-denied``.
+                ``incompatible-config``: it is a push consumer, its ``ack_policy`` is not explicit, it reads the subject
+                for dead letters, or it has ``headers_only`` and there is ``validate``;
+                ``no-responders``: JetStream is not enabled; ``timeout``; ``permission-denied``.
         """
-        if self._dead_letter is not None:
-            await check_stream_on(self._js, self._dead_letter)
         state = await self._binding.open()
+        if self._dead_letter is not None and self._checks_dead_letter:
+            await self._binding.check_dead_letter(self._js, self._dead_letter)
         # The only number without requests of this client, which the server counts some time after their arrival.
         self._others.observe(state.requests + 1, time.monotonic())
         if state.config.headers_only and self._options.validator is not None:
@@ -401,6 +404,7 @@ class PullConsumer:
             ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
             if self._identifying is not None:
                 self._identifying.cancel()
+            self._reporter.close()
             await parts.outage.close()
             await parts.acks.end()
             if parts.confirmations is not None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...errors import CeNatsError, DeliveryError, Reject
+from ...errors import CeNatsError, DeliveryError, Reject, preview
 from .._observer import guarded
-from ..core._received import Received
+from ._attempt import Attempt
 
 _log: Final = logging.getLogger(__name__)
+
+# Seconds between two reports of a number of messages.
+_TALLY_SECONDS: Final = 60.0
 
 
 class Running:
@@ -87,6 +92,36 @@ class Running:
                 timer.cancel()
 
 
+class Tally:
+    """
+    Counts messages with the same text: the first one is logged, then their number each minute. No I/O; ``now`` is an
+    argument.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[float, int]] = {}  # end of the minute, and number in it
+
+    @property
+    def next_end(self) -> float:
+        """Time at which the next minute is over, or infinite."""
+        return min((end for end, _ in self._counts.values()), default=math.inf)
+
+    def add(self, text: str, now: float) -> bool:
+        """Count a message, and return whether it is the first one."""
+        end, count = self._counts.get(text, (0.0, -1))
+        self._counts[text] = (end, count + 1) if count >= 0 else (now + _TALLY_SECONDS, 0)
+        return count < 0
+
+    def collect(self, now: float) -> list[tuple[str, int]]:
+        """Return texts and numbers, above 0, of the minutes that are over; the next minute begins."""
+        ended = {text: count for text, (end, count) in self._counts.items() if end <= now}
+        for text, count in ended.items():
+            del self._counts[text]
+            if count:
+                self._counts[text] = (now + _TALLY_SECONDS, 0)
+        return [(text, count) for text, count in ended.items() if count]
+
+
 class Reporter:
     """
     Calls the hook for errors, or logs them.
@@ -103,26 +138,56 @@ class Reporter:
         self.target = target
         self._on_error = on_error
         self._has_dropped = False
+        self._tally = Tally()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def report(self, error: Exception, delivery: Received | None, ending: str = "") -> None:
+    def report(self, error: Exception, delivery: Attempt | None, *, is_final: bool = False) -> None:
         """
-        Report an error; log it if there is no hook, or if the message has ended.
+        Report an error; log it without a hook, or if the message has ended without a handler.
 
         Args:
             error: The error.
             delivery: The delivery that it concerns, or None.
-            ending: How the message ends without a handler; else ``""``.
+            is_final: Whether the message has ended without a handler.
         """
+        if self.call_hook(error, delivery) and not is_final:
+            return
+        exc_info = None if isinstance(error, (CeNatsError, Reject)) else error
+        _log.error("%s%s: %s%s", self.target, _place(delivery), _text(error), _ending(delivery), exc_info=exc_info)
+
+    def call_hook(self, error: Exception, delivery: Attempt | None) -> bool:
+        """Call the hook, and return whether there is one."""
         on_error = self._on_error
         if on_error is not None:
             guarded(lambda: on_error(error, delivery))
-        if on_error is not None and not ending:
-            return
-        place = "" if delivery is None else f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
-        is_expected = isinstance(error, (CeNatsError, Reject))
-        text = f"{type(error).__name__}: {error}" if isinstance(error, Reject) else error
-        end = f"; {ending}" if ending else ""
-        _log.error("%s%s: %s%s", self.target, place, text, end, exc_info=None if is_expected else error)
+        return on_error is not None
+
+    def count(self, error: CeNatsError, delivery: Attempt, level: int = logging.WARNING) -> None:
+        """Log an error of many messages: the first one with its code and ending, then their number each minute."""
+        if self._tally.add(f"{error.code}{_ending(delivery)}", time.monotonic()):
+            _log.log(level, "%s%s: %s%s", self.target, _place(delivery), error, _ending(delivery))
+            self._start_timer()
+
+    def close(self) -> None:
+        """Log the numbers of messages that are not logged yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._log_counts(math.inf)
+
+    def _start_timer(self) -> None:
+        end = self._tally.next_end
+        if self._timer is None and end < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(end - time.monotonic(), self._end_timer)
+
+    def _end_timer(self) -> None:
+        self._timer = None
+        self._log_counts(time.monotonic())
+        self._start_timer()
+
+    def _log_counts(self, now: float) -> None:
+        for text, count in self._tally.collect(now):
+            _log.warning("%s: %d more since the last report: %s", self.target, count, text)
 
     def report_dropped(self, sequence: int) -> None:
         """Log once that the program does not settle deliveries."""
@@ -135,3 +200,23 @@ class Reporter:
                 self.target,
                 sequence,
             )
+
+
+def _place(delivery: Attempt | None) -> str:
+    """Return how a line of the log names a delivery."""
+    if delivery is None:
+        return ""
+    place = f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
+    event = delivery._event
+    if event is None:
+        return f"{place}, subject {preview(delivery.subject)}"
+    names = {"id": event.get_id(), "type": event.get_type(), "source": event.get_source()}
+    return place + "".join(f", {name} {preview(value)}" for name, value in names.items())
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, CeNatsError) else f"{type(error).__name__}: {error}"
+
+
+def _ending(delivery: Attempt | None) -> str:
+    return f"; {delivery._ending}" if delivery is not None and delivery._ending else ""

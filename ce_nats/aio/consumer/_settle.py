@@ -17,6 +17,7 @@ import nats.errors
 from nats.js import JetStreamContext
 
 from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
+from ...message import MSG_ID
 from ...redelivery import Action, Blame, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
 from .._natspy import api_timeout, client_of, mark_acked
@@ -27,7 +28,7 @@ from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
 from ._binding import Binding
 from ._confirm import Confirmations
-from ._dead_letters import store
+from ._dead_letters import keeps_terminated, message_id, store
 from ._entry import Entry, Place
 from ._ledger import Ledger
 from ._outage import Outage
@@ -38,8 +39,8 @@ _log: Final = logging.getLogger(__name__)
 
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
 _TAKEN: Final = Place.TAKEN
-# Number of messages whose failures are counted.
-_MAX_FAILURES: Final = 16_384
+# Number of messages whose failures are counted, and of dead letters that are recognized.
+_MAX_NOTED: Final = 16_384
 
 
 class Settler:
@@ -96,6 +97,7 @@ class Settler:
         self._outage = outage
         self._failures: OrderedDict[int, int] = OrderedDict()  # of handlers, by sequence
         self._is_warned = False
+        self._letters: OrderedDict[str, None] = OrderedDict()  # Nats-Msg-Id of dead letters
         self._delayed: list[float] = []  # heap of the times at which messages are redelivered
         self._observer = observer
         self._loop = asyncio.get_running_loop()
@@ -136,8 +138,7 @@ class Settler:
         if outcome is Outcome.FAILED:
             sequence = attempt._entry.sequence
             self._failures[sequence] = failures = self._failures.pop(sequence, 0) + 1
-            if len(self._failures) > _MAX_FAILURES:
-                self._failures.popitem(last=False)
+            _limit(self._failures)
         return decide(outcome, attempt._entry.arrival, self.policy, random_number(), failures=failures)
 
     def delay(self, attempt: Attempt) -> float:
@@ -236,6 +237,7 @@ class Settler:
         entry = attempt._entry
         if is_acked(entry):
             self._record_outcome(attempt, OutcomeKind.SETTLED, None, error)
+            attempt._ending = "settled by the handler"
             self._leave(entry, is_final=False)  # it may have requested a redelivery
             return
         if decision.action is Action.RETRY and self._is_last(entry):
@@ -243,8 +245,8 @@ class Settler:
             attempt.error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
             error = error if isinstance(error, Exception) else attempt.error
             decision = Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
-        if decision.action is Action.DEAD_LETTER and not await self._store(attempt, decision, error):
-            decision = Decision(Action.RETRY, delay=self.delay(attempt))
+        if decision.action is Action.DEAD_LETTER and self._dead_letter is not None:
+            decision = await self._store_or_retry(attempt, decision, error)
         if decision.action is Action.RETRY:
             await self._recorder.release({entry.sequence: entry.deliveries})
         else:
@@ -254,22 +256,29 @@ class Settler:
             return
         if decision.action is Action.ACK and entry.has_started and self._outage.breaker.failures:
             self._outage.succeed()
+        await self._carry_out(attempt, decision)
+        if not attempt._ending:
+            attempt._ending = self._ending(attempt, decision)
+            self._report_unhandled(attempt, decision)
+        if self._observer is not None:
+            self._record_outcome(attempt, self._kind(decision, error, acknowledged), decision, error)
+
+    async def _carry_out(self, attempt: Attempt, decision: Decision) -> None:
+        """Notify the server of a decision; with a key the message is handled again without a redelivery."""
+        entry = attempt._entry
         if decision.delay:
             self._note_delay(decision.delay)
         if self._ledger.keys is not None and decision.action is Action.RETRY:
             self._ledger.delay(entry)
             self._loop.call_later(decision.delay, self._end_delay, entry)
             self._running.wake()
-        else:
-            self._report_unhandled(attempt, decision)
-            try:
-                with delivery_errors(self._running.target, self.nc):
-                    await self._notify(entry, decision)
-            except BaseException as failure:
-                self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, failure)
-                raise
-        if self._observer is not None:
-            self._record_outcome(attempt, self._kind(decision, error, acknowledged), decision, error)
+            return
+        try:
+            with delivery_errors(self._running.target, self.nc):
+                await self._notify(entry, decision)
+        except BaseException as failure:
+            self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, failure)
+            raise
 
     async def settle_handled(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> None:
         """
@@ -290,6 +299,7 @@ class Settler:
         if blame is Blame.EVENT:
             return False
         self._ledger.hold(entry, is_first=blame is Blame.OUTAGE)
+        attempt._ending = "handled again, because of an outage"
         self._record_outcome(attempt, OutcomeKind.UNAVAILABLE, None, error)
         self._running.wake()
         return True
@@ -389,15 +399,29 @@ class Settler:
 
     # --- Outcomes and dead letters ------------------------------------------------------------------------------------
 
+    def _ending(self, attempt: Attempt, decision: Decision) -> str:
+        """Return the outcome of a message as a text for the log."""
+        if decision.action is Action.DEAD_LETTER:
+            subject = self._dead_letter
+            return "terminated without a dead letter" if subject is None else f"dead-lettered to {subject}"
+        if decision.action is Action.ACK:
+            return "acknowledged"
+        if self._is_last(attempt._entry):
+            return "the server does not deliver it again"
+        return f"redelivered in {decision.delay:.3g} s" if decision.delay else "redelivered at once"
+
     def _report_unhandled(self, attempt: Attempt, decision: Decision) -> None:
-        """Report a message that is terminated without a handler, and without a dead letter that contains the reason."""
+        """Report a message that was terminated without a handler."""
         error = attempt.error
         if decision.action is not Action.DEAD_LETTER or attempt._entry.has_started or error is None:
             return
-        if self._dead_letter is None:
-            self.reporter.report(error, attempt, "terminated without a dead letter")
-        elif decision.reason in (Reason.PROCESS_ENDED, Reason.EXHAUSTED):
-            self.reporter.report(error, attempt, f"dead-lettered to {self._dead_letter}")
+        if decision.reason in (Reason.PROCESS_ENDED, Reason.EXHAUSTED):
+            self.reporter.report(error, attempt, is_final=True)
+            return
+        is_lost = self._dead_letter is None
+        self.reporter.count(error, attempt, logging.ERROR if is_lost else logging.WARNING)
+        if is_lost:
+            self.reporter.call_hook(error, attempt)
 
     def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
         if decision.action is Action.RETRY:
@@ -427,10 +451,35 @@ class Settler:
         else:
             self._observer.record(outcome)
 
-    async def _store(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> bool:
-        """Store the dead letter; return False if that failed."""
-        if self._dead_letter is None:
-            return True
+    async def _store_or_retry(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> Decision:
+        """Store the dead letter; return the decision to terminate the message, or to retry if that is not possible."""
+        if (attempt.message.headers or {}).get(MSG_ID, "") in self._letters:
+            return await self._end_loop(attempt, decision)
+        failure = await self._store(attempt, decision, error)
+        if failure is None:
+            return decision
+        decision = Decision(Action.RETRY, delay=self.delay(attempt))
+        attempt._ending = self._ending(attempt, decision)
+        self.reporter.report(failure, attempt, is_final=self._is_last(attempt._entry))
+        return decision
+
+    async def _end_loop(self, attempt: Attempt, decision: Decision) -> Decision:
+        """Terminate a dead letter of this consumer; retry it later if it does not stay in the stream."""
+        try:
+            stays = await keeps_terminated(self._js, attempt.stream)
+        except DeliveryError:
+            stays = False
+        decision = decision if stays else Decision(Action.RETRY, delay=self.delay(attempt))
+        attempt._ending = "it stays in the stream" if stays else "redelivered later"
+        text = f"the consumer reads its dead letters again: it must not read what is published to {self._dead_letter!r}"
+        error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
+        self.reporter.count(error, attempt, level=logging.ERROR)
+        self.reporter.call_hook(error, attempt)
+        return decision
+
+    async def _store(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> CeNatsError | None:
+        """Store the dead letter; return the error if that failed."""
+        assert self._dead_letter is not None
         assert decision.reason is not None
         dead_letter = DeadLetter(
             reason=decision.reason,
@@ -442,15 +491,21 @@ class Settler:
             sequence=attempt.sequence,
             deliveries=attempt.deliveries,
         )
+        self._letters[message_id(dead_letter, attempt.message)] = None
+        _limit(self._letters)
         try:
             kept = await store(self._js, self._dead_letter, dead_letter, attempt.message, timeout=api_timeout(self._js))
         except (DeliveryError, EncodeError) as failure:
-            is_lost = self._is_last(attempt._entry)
-            self.reporter.report(failure, attempt, "the server does not deliver it again" if is_lost else "")
-            return False
+            return failure
         if not kept.is_copied and not kept.is_reference:
             self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)
-        return True
+        return None
+
+
+def _limit(noted: OrderedDict[Any, Any]) -> None:
+    """Forget the first entry if there are too many."""
+    if len(noted) > _MAX_NOTED:
+        noted.popitem(last=False)
 
 
 def _code(error: BaseException | None) -> str:

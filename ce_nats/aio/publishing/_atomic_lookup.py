@@ -18,7 +18,6 @@ from typing import Final
 from nats.js import JetStreamContext
 
 from ..._ranges import StreamRange, StreamState
-from ..._settings import DEFAULT_PREFIX
 from ...errors import ApiError, DeliveryError, EncodeError, ErrorCode, NoStreamError
 from ...message import MSG_ID, NatsMessage
 from ...subjects import covers
@@ -124,9 +123,8 @@ class AtomicLookup:
         names = await self._api.names_on(subject)
         if len(names) == 1:
             return names[0]
-        text = f"no stream listens on {subject!r}"
-        if self._prefix != DEFAULT_PREFIX:
-            text = f"{text} according to JetStream's API on {self._prefix!r}; pass stream= if it has another name there"
+        text = f"no stream listens on {subject!r} according to JetStream's API on {self._prefix!r}"
+        text += "; pass stream= if the subject is mapped, or has another name there"
         raise NoStreamError(ErrorCode.NO_RESPONDERS, text)
 
     async def _other_stream(self, name: str, subject: str, other: str) -> EncodeError:

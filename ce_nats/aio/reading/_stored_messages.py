@@ -102,7 +102,7 @@ def metadata(reply: bytes) -> tuple[int, int]:
 def as_message(stored: Stored, stream: str) -> StoredMessage:
     """Convert a message of the API, and parse its header block."""
     time = Timestamp.parse(stored.time)
-    return StoredMessage(stored.subject, "", _pairs(stored.hdrs, _Lines()), stored.data, stream, stored.seq, time)
+    return StoredMessage(stored.subject, "", block_pairs(stored.hdrs), stored.data, stream, stored.seq, time)
 
 
 def as_messages(raw: Iterable[RawMessage], stream: str) -> list[StoredMessage]:
@@ -118,6 +118,11 @@ def as_messages(raw: Iterable[RawMessage], stream: str) -> list[StoredMessage]:
             StoredMessage(subject.decode("utf-8", "replace"), "", pairs, data, stream, int(tokens[at]), time)
         )
     return messages
+
+
+def block_pairs(block: bytes) -> list[tuple[str, str]]:
+    """Return the headers of a stored block, as :func:`as_message` does."""
+    return _pairs(block, _Lines())
 
 
 class _Lines(dict[bytes, "tuple[str, str] | None"]):

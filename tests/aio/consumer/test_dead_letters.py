@@ -16,9 +16,9 @@ from ce_nats.aio.consumer._dead_letters import (
     _check_size,
     _delivered_block,
     _header_block,
-    _keeps_terminated,
     _kept_line,
     _pending_acks,
+    keeps_terminated,
     original,
     requeue,
     requeue_all,
@@ -259,6 +259,92 @@ async def test_dead_letter_is_resent_while_its_copy_is_replicated(nc, js, subjec
     assert answers == []
 
 
+# --- Dead letters of dead letters -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def store_twice(js, fetch, dead):
+    """Store the dead letter of a message, and that of it; returns what describes both, and the second subject."""
+    second = f"{dead}.second"
+    stream = second.replace(".", "_")
+    await js.add_stream(name=stream, subjects=[second], storage="memory")
+
+    async def store_twice():
+        message = await fetch()
+        await store(js, dead, letter_of(message), message)
+        subscription = await js.pull_subscribe("", "second", dead.replace(".", "_"))
+        (again,) = await subscription.fetch(1)
+        await store(js, second, replace(letter_of(again, "second"), reason=Reason.EXHAUSTED, text="a b"), again)
+        return letter_of(message), replace(letter_of(again, "second"), reason=Reason.EXHAUSTED, text="a b"), second
+
+    yield store_twice
+    await js.delete_stream(stream)
+
+
+async def test_dead_letter_of_a_dead_letter_has_the_first_original(js, subject, stream, send_raw, store_twice):
+    """Byte for byte, with headers that instruct the server, and with both reasons."""
+    await js.update_stream((await js.stream_info(stream)).config.evolve(allow_rollup_hdrs=True))
+    lines = EVENT + b"a: 1\r\na:2\r\nx:  \xff\xc0\xa0 \r\n"
+    send_raw(subject, b"Nats-Msg-Id: theirs\r\nNats-Rollup: all\r\n" + lines, b"\0\xff\r\n")
+    first, again, second = await store_twice()
+    block = await stored_block(js, second)
+    assert block.endswith(b"Nats-Msg-Id: theirs\r\nDead-Letter-Header: Nats-Rollup all\r\n" + lines + b"\r\n")
+    (stored,) = [one async for one in read_letters(js, second)]
+    assert stored.data == b"\0\xff\r\n"
+    letter, headers = DeadLetter.split(stored.headers)
+    assert letter == replace(first, later=(again,))
+    assert [name for name, _ in headers] == [
+        *("Nats-Msg-Id", "ce-id", "ce-source", "ce-specversion", "ce-type", "a", "a", "x", "Nats-Rollup")
+    ]
+
+
+async def test_dead_letter_of_a_dead_letter_is_requeued_if_the_original_is_there(
+    js, subject, stream, store_twice, send_raw
+):
+    send_raw(subject, EVENT, b"x")
+    _, _, second = await store_twice()
+    (stored,) = [one async for one in read_letters(js, second)]
+    assert (await requeue(js, stored)).seq == 2
+    one, two = [message async for batch in read_stream(js, stream) for message in batch]
+    assert (one.subject, one.data, one.headers) == (two.subject, two.data, two.headers[:-1])
+
+
+@pytest.mark.parametrize("difference", ["deleted", "data", "headers", "subject"])
+async def test_other_dead_letters_of_dead_letters_need_an_allowed_subject(
+    js, subject, stream, store_twice, send_raw, difference
+):
+    """Any client that may publish to the stream of a consumer could write one."""
+    send_raw(subject, EVENT, b"x")
+    await js.publish(f"{subject}.a", b"x")
+    _, _, second = await store_twice()
+    (stored,) = [one async for one in read_letters(js, second)]
+    if difference == "deleted":
+        await js.delete_msg(stream, 1)
+    elif difference == "data":
+        stored = stored._replace(data=b"y")
+    elif difference == "headers":
+        stored = stored._replace(headers=[*stored.headers, ("ce-x", "1")])
+    else:
+        changed = [(name, f"{subject}.a" if name == "Dead-Letter-Subject" else value) for name, value in stored.headers]
+        stored = stored._replace(headers=changed)
+    with pytest.raises(EncodeError, match="dead-lettered again") as info:
+        await requeue(js, stored)
+    assert info.value.code == "forbidden-subject"
+    assert (await requeue(js, stored, allowed=[f"{subject}.>", subject])).seq == 3
+
+
+async def test_dead_letter_of_a_large_dead_letter_refers_to_it(js, subject, dead, store_twice, send_raw):
+    """If the copy does not fit: the first dead letter stays in its stream."""
+    send_raw(subject, EVENT, bytes(1000))
+    second = f"{dead}.second"
+    await js.update_stream((await js.stream_info(second.replace(".", "_"))).config.evolve(max_msg_size=1000))
+    _, again, _ = await store_twice()
+    (stored,) = [one async for one in read_letters(js, second)]
+    letter, headers = DeadLetter.split(stored.headers)
+    assert (letter.is_reference, letter.later, headers, stored.data) == (True, (), [], b"")
+    assert (letter.stream, letter.sequence, letter.reason) == (again.stream, 1, again.reason)
+
+
 # --- Requeueing ------------------------------------------------------------------------------------------------------
 
 
@@ -441,15 +527,15 @@ async def test_dead_letters_need_a_jetstream_context(nc):
 
 
 async def test_streams_that_keep_terminated_messages(js, stream):
-    assert await _keeps_terminated(js, stream)
+    assert await keeps_terminated(js, stream)
     await js.add_stream(name=f"{stream}_work", subjects=[f"{stream}_work.>"], retention="workqueue")
-    assert not await _keeps_terminated(js, f"{stream}_work")
+    assert not await keeps_terminated(js, f"{stream}_work")
     with pytest.raises(DeliveryError, match="stream-not-found"):
-        await _keeps_terminated(js, f"{stream}_gone")
+        await keeps_terminated(js, f"{stream}_gone")
 
 
 async def test_without_permission_a_stream_counts_as_one_that_keeps_messages():
     user = {"user": "a", "password": "p", "permissions": {"publish": {"deny": ["$JS.API.STREAM.INFO.>"]}}}
     with NatsServer(jetstream=True, config=f"authorization: {json.dumps({'users': [user]})}") as server:
         async with connect(server.url, user="a", password="p") as nc:
-            assert await _keeps_terminated(nc.jetstream(), "ANY")
+            assert await keeps_terminated(nc.jetstream(), "ANY")

@@ -85,7 +85,8 @@ async def test_failures_are_logged(publish, consume, caplog):
         with caplog.at_level(logging.ERROR, "ce_nats"):
             await after(consumer.run(handle))
     (record,) = caplog.records
-    assert "sequence 1, delivery 1: 'customer'" in record.getMessage()
+    assert "sequence 1, delivery 1, id 'event 1', type " in record.getMessage()
+    assert record.getMessage().endswith(": KeyError: 'customer'; redelivered at once")
     assert record.exc_info[0] is KeyError
 
 
@@ -99,7 +100,7 @@ async def test_rejections_are_logged_in_one_line(publish, consume, caplog):
 
         await after(consumer.run(handle))
     (record,) = caplog.records
-    assert record.getMessage().endswith("sequence 1, delivery 1: Reject: no such customer")
+    assert ": Reject: no such customer; dead-lettered to " in record.getMessage()
     assert record.exc_info is None
 
 

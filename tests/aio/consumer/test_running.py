@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import math
 
 import pytest
 
 from ce_nats import DeliveryError, ErrorCode, Reject
-from ce_nats.aio.consumer._running import Reporter, Running
+from ce_nats.aio.consumer._running import Reporter, Running, Tally
 
 
 async def waiting(running, number):
@@ -68,6 +69,20 @@ async def test_wait_is_limited():
     await asyncio.wait_for(Running("c").wait(0.01), 30)
 
 
+def test_first_message_is_logged_and_then_their_number_each_minute():
+    tally = Tally()
+    assert tally.next_end == math.inf
+    assert [tally.add("a", 0.0), tally.add("a", 1.0), tally.add("b", 2.0), tally.add("a", 59.0)] == [1, 0, 1, 0]
+    assert tally.next_end == 60.0
+    assert tally.collect(59.9) == []
+    assert tally.collect(60.0) == [("a", 2)]
+    assert tally.next_end == 62.0
+    assert tally.collect(62.0) == []
+    assert [tally.add("b", 63.0), tally.add("a", 64.0)] == [1, 0]
+    assert tally.next_end == 120.0
+    assert tally.collect(math.inf) == [("a", 1)]
+
+
 def test_error_is_reported_to_the_hook_or_logged(caplog):
     seen = []
     Reporter("c", lambda error, delivery: seen.append(error)).report(KeyError(1), None)
@@ -75,16 +90,16 @@ def test_error_is_reported_to_the_hook_or_logged(caplog):
     assert not caplog.records
     Reporter("consumer c", None).report(Reject("no"), None)
     Reporter("consumer c", None).report(KeyError(1), None)
-    assert [record.getMessage() for record in caplog.records] == ["consumer c: Reject: no", "consumer c: 1"]
+    assert [record.getMessage() for record in caplog.records] == ["consumer c: Reject: no", "consumer c: KeyError: 1"]
     assert [record.exc_info is None for record in caplog.records] == [True, False]
 
 
 def test_message_that_ends_is_always_logged(caplog):
     seen = []
     reporter = Reporter("consumer c", lambda error, delivery: seen.append(error))
-    reporter.report(DeliveryError(ErrorCode.TIMEOUT, "late"), None, "terminated")
+    reporter.report(DeliveryError(ErrorCode.TIMEOUT, "late"), None, is_final=True)
     assert seen
-    assert [record.getMessage() for record in caplog.records] == ["consumer c: timeout: late; terminated"]
+    assert [record.getMessage() for record in caplog.records] == ["consumer c: timeout: late"]
 
 
 def test_dropped_deliveries_are_logged_once(caplog):

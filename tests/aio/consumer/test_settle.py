@@ -5,11 +5,12 @@ import logging
 
 import msgspec
 import pytest
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, StreamSource
 
-from ce_nats.aio import DeliveryError, Reject
+from ce_nats.aio import DeliveryError, PullConsumer, Reject, connect
 from ce_nats.redelivery import DeadLetter, Reason
-from tests.support.consuming import SECONDS, acks, after, consume, is_settled, publish, take
+from ce_nats.testing import NatsServer
+from tests.support.consuming import SECONDS, acks, after, consume, is_settled, publish, take, until_consumer
 from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
@@ -123,6 +124,90 @@ async def test_undecodable_message_terminated_without_dead_letter_is_reported(js
     assert reported == ["not-a-cloudevent"]
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.getMessage().endswith("; terminated without a dead letter")
+
+
+async def test_messages_without_an_event_are_logged_once_and_counted(js, subject, stream, dead, consume, caplog):
+    """The first one with its outcome, and the number of the others when the consumer is left, at the latest."""
+    for _ in range(50):
+        await js.publish(subject, b"no event")
+    await js.publish(subject, b"{}", headers={"Content-Type": "application/cloudevents+json"})
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until_consumer(js, stream, lambda info: info.ack_floor.stream_seq == 51)
+        reader.cancel()
+    first, other, count = (text.removeprefix(f"consumer c of stream {stream}") for text in caplog.messages)
+    assert first.startswith(f", sequence 1, delivery 1, subject '{subject}': not-a-cloudevent: ")
+    assert other.startswith(f", sequence 51, delivery 1, subject '{subject}': missing-attribute: ")
+    assert {first.rpartition("; ")[2], other.rpartition("; ")[2]} == {f"dead-lettered to {dead}"}
+    assert count == f": 49 more since the last report: not-a-cloudevent; dead-lettered to {dead}"
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+async def test_loop_of_dead_letters_ends(js, subject, stream, dead, dead_letters, retention, caplog):
+    """It arises after the consumer was entered: its stream sources that of the dead letters."""
+    looped = f"{stream}_looped"
+    await js.add_stream(name=looped, sources=[StreamSource(name=stream)], storage="memory", retention=retention)
+    errors = []
+    try:
+        options = {"dead_letter": dead, "create": ConsumerConfig(), "backoff": [60]}
+        async with PullConsumer(js, looped, "c", on_error=lambda error, _: errors.append(error), **options) as consumer:
+            sources = [StreamSource(name=name) for name in (stream, dead.replace(".", "_"))]
+            await js.update_stream((await js.stream_info(looped)).config.evolve(sources=sources))
+            reader = asyncio.create_task(anext(consumer))
+            await js.publish(subject, b"no event")
+            await until(lambda: errors)
+            left = 0 if retention == "limits" else 1
+            await until_consumer(js, looped, lambda info: info.num_ack_pending == left and not info.num_pending, "c")
+            reader.cancel()
+        await dead_letters(1)
+        state = (await js.stream_info(looped)).state
+        assert (state.last_seq, state.messages) == ((2, 2) if retention == "limits" else (2, 1))
+        assert [error.code for error in errors] == ["incompatible-config"]
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert f"must not read what is published to '{dead}'" in line
+        assert line.endswith("; it stays in the stream" if retention == "limits" else "; redelivered later")
+    finally:
+        await js.delete_stream(looped)
+
+
+async def test_dead_letters_on_a_mapped_subject(make_event, caplog):
+    """Those that the consumer reads itself end, others are stored."""
+    with NatsServer(jetstream=True, config='mappings = {"out.dead": "dead", "out.loop": "orders.loop"}') as server:
+        async with connect(server.url) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="ORDERS", subjects=["orders.>"])
+            await js.add_stream(name="DEAD", subjects=["dead"])
+            for subject, left, dead in (("out.dead", 1, 1), ("out.loop", 3, 1)):
+                async with PullConsumer(js, "ORDERS", "c", dead_letter=subject, create=ConsumerConfig()) as consumer:
+                    assert f"no stream listens on the subject for dead letters, '{subject}'" in caplog.text
+                    reader = asyncio.create_task(anext(consumer))
+                    await js.publish("orders.new", b"no event")
+                    await until_consumer(js, "ORDERS", lambda info, left=left: info.ack_floor.stream_seq == left)
+                    reader.cancel()
+                states = [(await js.stream_info(stream)).state.messages for stream in ("ORDERS", "DEAD")]
+                assert states == [left, dead]
+    assert "must not read what is published to 'out.loop'" in caplog.text
+
+
+async def test_lines_about_failures_tell_what_became_of_the_event(publish, consume, dead, caplog):
+    await publish(1, 2, 3)
+
+    async def handle(delivery):
+        if delivery.sequence == 1:
+            raise Reject("no")
+        if delivery.sequence == 2:
+            await delivery.ack()
+        else:
+            consumer.stop()
+        raise OSError("disk")
+
+    async with consume(backoff=[60]) as consumer:
+        await after(consumer.run(handle))
+    first, second, third = (text.partition(", ")[2] for text in caplog.messages)
+    assert first.startswith("sequence 1, delivery 1, id 'event 1', type ")
+    assert first.endswith(f": Reject: no; dead-lettered to {dead}")
+    assert second.endswith(": OSError: disk; acknowledged")
+    assert third.endswith(": OSError: disk; redelivered in 60 s")
 
 
 async def test_double_ack_waits_for_confirmation(js, stream, publish, consume):

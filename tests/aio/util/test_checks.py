@@ -126,24 +126,57 @@ async def test_subject_without_a_stream(js, make_event, subject):
     assert info.value.code is ErrorCode.NO_RESPONDERS
 
 
-async def test_dead_letter_subject_without_a_stream(js, stream, subject):
-    """It is an error before the first message, which would otherwise be retried forever."""
+async def test_dead_letter_subject_without_a_stream(js, stream, subject, caplog):
+    """It is logged before the first message: the subject may be mapped, or imported."""
     dead = f"dead.{subject}"
 
-    async def enter():
-        options = {"dead_letter": dead, "create": ConsumerConfig()}
+    async def enter(**options):
+        options = {"dead_letter": dead, "create": ConsumerConfig(), **options}
         async with aio.PullConsumer(js, stream, "worker", **options):
             pass
 
-    with pytest.raises(DeliveryError, match="no stream listens on 'dead") as info:
-        await enter()
-    assert info.value.code is ErrorCode.NO_RESPONDERS
-    assert f"js.add_stream(name=..., subjects=['{dead}'])" in str(info.value)
+    await enter()
+    (text,) = caplog.messages
+    assert f"no stream listens on the subject for dead letters, '{dead}', in this account: create one with " in text
+    assert "check_dead_letter=False omits this check" in text
+    await enter(check_dead_letter=False)
     await js.add_stream(name=f"dead_{stream}", subjects=[f"dead.{subject}"], storage="memory")
     try:
         await enter()
     finally:
         await js.delete_stream(f"dead_{stream}")
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "is_refused"),
+    [
+        ({}, True),
+        ({"filter_subject": ">"}, True),
+        ({"filter_subject": "loop.*"}, True),
+        ({"filter_subjects": ["loop.a", "loop.dead"]}, True),
+        ({"filter_subject": "loop.a"}, False),
+    ],
+)
+async def test_consumer_must_not_read_its_dead_letters(js, subject, filters, is_refused):
+    def own(pattern):
+        return pattern if pattern == ">" else pattern.replace("loop", f"{subject}_loop")
+
+    name, changed = subject.replace(".", "_") + "_loop", {}
+    for key, value in filters.items():
+        changed[key] = own(value) if isinstance(value, str) else list(map(own, value))
+    await js.add_stream(name=name, subjects=[own("loop.>")], storage="memory")
+    try:
+        options = {"dead_letter": own("loop.dead"), "create": ConsumerConfig(**changed)}
+        entering = aio.PullConsumer(js, name, "worker", **options).__aenter__()
+        if is_refused:
+            with pytest.raises(DeliveryError, match="it reads the subject for dead letters, ") as info:
+                await entering
+            assert info.value.code is ErrorCode.INCOMPATIBLE_CONFIG
+        else:
+            await (await entering).__aexit__(None, None, None)
+    finally:
+        await js.delete_stream(name)
 
 
 @pytest.mark.parametrize("answer", ["denied", "silence"])
