@@ -20,7 +20,17 @@ SOURCES = {
 LAYERS: tuple[dict[str, set[str]], ...] = (
     {
         name: set()
-        for name in ("_version", "_callables", "errors", "message", "subjects", "_ranges", "_settings", "_numbers")
+        for name in (
+            "_version",
+            "_callables",
+            "errors",
+            "message",
+            "subjects",
+            "_ranges",
+            "_settings",
+            "_numbers",
+            "_instructions",
+        )
     },
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
     {

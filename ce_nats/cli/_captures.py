@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Annotated, Final
 
@@ -139,6 +139,10 @@ def replay_capture(
         bool,
         typer.Option("--new-ids", help="New Nats-Msg-Id for each message, so that streams store it again."),
     ] = False,
+    keep_instructions: Annotated[
+        bool,
+        typer.Option("--keep-instructions", help="Also publish headers that instruct the server."),
+    ] = False,
     rate: Annotated[
         float | None,
         typer.Option("--rate", min=0.001, help="Limit in messages per second.", callback=arguments.finite),
@@ -149,7 +153,9 @@ def replay_capture(
     """
     Publish captured messages again.
 
-    Messages are published with the same bytes and headers, in the same order. A stream does not store messages with a
+    Messages are published with the same bytes and headers, in the same order, except for headers that instruct the
+    server: Nats-Rollup would delete other messages of the stream, for example. Markers that a server has written are
+    not published. A stream does not store messages with a
     Nats-Msg-Id that it received within its duplicate window, unless --new-ids is given. Such duplicates are counted; if
     the stream accepts batches (fast ingest), their number is unknown when some of the messages are duplicates and
     others are not. The number of published messages is also printed if the command is interrupted or fails.
@@ -177,6 +183,7 @@ def replay_capture(
                         subject=subject,
                         allowed=allow or (),
                         new_ids=new_ids,
+                        keep_instructions=keep_instructions,
                         rate=rate,
                         ack_timeout=settings.timeout,
                         on_progress=on_progress,
@@ -186,7 +193,7 @@ def replay_capture(
                     if not jetstream:
                         with suppress(DeliveryError):
                             await flush(nc)
-                            counts.result = PublishResult(counts.sent)
+                            counts.result = replace(counts.result, messages=counts.sent)
                     raise
 
     try:
@@ -222,11 +229,17 @@ class _ReplayCounts:
             "duplicates": self.result.duplicates,
             "batched": self.result.batched,
             "unacknowledged": self.unacknowledged,
+            "stripped": self.result.stripped,
+            "markers": self.result.markers,
         }
 
     def __str__(self) -> str:
         before = stored_before(self.result.duplicates, self.result.batched)
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
+        if self.result.stripped:
+            rest += f"; {self.result.stripped} without headers that instruct the server (see --keep-instructions)"
+        if self.result.markers:
+            rest += f"; {counted(self.result.markers, 'marker')} of the server not published"
         return f"{counted(self.result.messages, 'message')} published{before}{rest}"
 
 

@@ -161,7 +161,7 @@ def requeue_dead_letters(
     Publish original messages again.
 
     Each original is published to its subject, if the stream named in the dead letter listens on that subject. The dead
-    letter is deleted when the original is stored. Headers for the server (Nats-...) are omitted, and the Nats-Msg-Id is
+    letter is deleted when the original is stored. Headers that instruct the server are omitted, and the Nats-Msg-Id is
     a new one. A dead letter that cannot be requeued is kept, and reported on standard error.
 
     If the command is interrupted, it also prints how many dead letters were requeued, and how many originals were sent

@@ -186,7 +186,14 @@ def test_replay_publishes_the_same_bytes_and_headers(
     with NatsServer(jetstream=True) as other:
         asyncio.run(add_stream(other.url, stream, subject))
         replay = ["replay", "-J", tmp_path / name, "--json", "--server", other.url]
-        counts = {"messages": 3, "duplicates": 0, "batched": 0, "unacknowledged": 0}
+        counts = {
+            "messages": 3,
+            "duplicates": 0,
+            "batched": 0,
+            "unacknowledged": 0,
+            "stripped": 0,
+            "markers": 0,
+        }
         assert json.loads(at_server(*replay).stdout) == counts
         copied = at_server("capture", "-", "--stream", stream, "--server", other.url).stdout
         assert json.loads(at_server(*replay).stdout) == {**counts, "duplicates": 1}
@@ -194,6 +201,24 @@ def test_replay_publishes_the_same_bytes_and_headers(
     assert [[tuple(pair) for pair in copy["headers"]] for copy in copies] == [message.headers for message in original]
     (tmp_path / "copy.jsonl").write_text(copied)
     assert [m.data for m in read_capture(tmp_path / "copy.jsonl")] == [m.data for m in original]
+
+
+def test_replay_tells_what_it_leaves_out(at_server, with_js, stream, stored, subject, tmp_path):
+    def line(name, value):
+        fields = {"subject": subject, "headers": [["a", "1"], [name, value]], "data": "x"}
+        return json.dumps({**fields, "timestamp": "2026-01-02T03:04:05Z", "stream": "S", "sequence": 1}) + "\n"
+
+    (tmp_path / "a.jsonl").write_text(line("Nats-Expected-Stream", stream) + line("Nats-Marker-Reason", "MaxAge"))
+    replay = ["replay", "-J", tmp_path / "a.jsonl"]
+    assert at_server(*replay).stderr == (
+        "1 message published; 1 without headers that instruct the server (see --keep-instructions); "
+        "1 marker of the server not published\n"
+    )
+    assert (
+        at_server(*replay, "--keep-instructions").stderr
+        == "1 message published; 1 marker of the server not published\n"
+    )
+    assert [one.headers[1:] for one in stored(stream)] == [[], [("Nats-Expected-Stream", stream)]]
 
 
 def test_replay_of_a_stream_into_itself(at_server, event, with_js, stream, stored, subject, tmp_path):

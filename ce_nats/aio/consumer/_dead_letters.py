@@ -167,10 +167,10 @@ async def requeue(
     """
     Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter is kept.
 
-    Payload and headers are those of the original, with two exceptions. Headers for the server are omitted, because
-    ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` applied to the first publish. ``Nats-Msg-Id`` identifies the dead
-    letter, because the stream may drop a message with the id of the original as a duplicate. So a dead letter that is
-    requeued twice within the duplicate window is stored once.
+    Payload and headers are those of the original, with two exceptions. Headers that instruct the server are omitted,
+    because ``Nats-Rollup`` or ``Nats-TTL`` applied to the first publish. ``Nats-Msg-Id`` identifies the dead letter,
+    because the stream may drop a message with the id of the original as a duplicate. So a dead letter that is requeued
+    twice within the duplicate window is stored once.
 
     An original that did not fit in its dead letter is read from its stream. If it is too large for a ``Nats-Msg-Id``,
     it is published without one: requeued twice, it is stored twice.

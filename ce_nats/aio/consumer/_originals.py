@@ -13,6 +13,7 @@ from typing import Final
 
 from nats.js import JetStreamContext
 
+from ..._instructions import copied_headers
 from ...codec.timestamp import Timestamp
 from ...errors import ApiError, CeNatsError, DeliveryError, EncodeError, ErrorCode, preview
 from ...message import MSG_ID, NatsMessage, StoredMessage
@@ -70,7 +71,7 @@ class Originals:
             message = stored._replace(subject=dead_letter.subject, headers=headers)
             if dead_letter.later and self._allowed is None:
                 await self._check_unchanged(dead_letter, message)
-        kept = [(name, value) for name, value in message.headers if not name.startswith("Nats-")]
+        kept = [pair for pair in copied_headers(message.headers) if pair[0] != MSG_ID]
         identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
         try:
             return framed(self._nc, message._replace(headers=[*kept, (MSG_ID, identifier)]))

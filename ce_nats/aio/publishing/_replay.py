@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
+from ..._instructions import copied_headers, is_marker
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
 from ...message import MSG_ID, NatsMessage, StoredMessage
 from ...subjects import check_pattern, check_plain_subject, check_subject
@@ -26,8 +28,6 @@ from ._pending_message import PendingMessage
 from ._prepare import MAX_HEADER_BYTES
 from ._tally import PublishResult
 
-# A stream with allow_atomic does not store a message with these headers, but waits for the rest of its batch.
-_BATCH_HEADERS: Final = "Nats-Batch-"
 # Replaces bytes that are not UTF-8, so a subject with it is not the original one.
 _REPLACEMENT: Final = "\ufffd"
 
@@ -40,6 +40,7 @@ async def replay(
     subject: str | None = None,
     allowed: Sequence[str] = (),
     new_ids: bool = False,
+    keep_instructions: bool = False,
     rate: float | None = None,
     window: int = 1000,
     ack_timeout: float = 5.0,
@@ -48,8 +49,9 @@ async def replay(
     on_end: Callable[[PublishResult], object] = lambda result: None,
 ) -> PublishResult:
     """
-    Publish messages in order, without their reply subjects, and without the ``Nats-Batch-...`` headers of
-    :class:`~ce_nats.aio.AtomicBatch`.
+    Publish messages in order, without their reply subjects, and without the headers by which they instructed the
+    server: ``Nats-Rollup`` would delete other messages of the stream, for example. Markers that a server has written,
+    because a message had expired, are not published.
 
     To a stream with ``allow_batched`` messages with a ``Nats-Msg-Id`` are published in batches, as by
     :class:`~ce_nats.aio.Publisher`. A stream that has a message with the same ``Nats-Msg-Id``, within its duplicate
@@ -64,6 +66,7 @@ async def replay(
             prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
         new_ids: True publishes each message with a new ``Nats-Msg-Id``, in place of its own or in addition to its other
             headers, so that streams store it again. If the replay is repeated, its messages are stored once more.
+        keep_instructions: True publishes headers that instruct the server, except those of an atomic batch.
         rate: Maximum number of messages per second; None sets no limit.
         window: Maximum number of unacknowledged messages, 1 or more.
         ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
@@ -73,7 +76,7 @@ async def replay(
             result then has no messages, because the server has not confirmed that it received them.
 
     Returns:
-        Number of published messages.
+        Numbers of messages.
 
     Raises:
         EncodeError: ``invalid-subject``; ``forbidden-subject``: the server would act on the subject of the message;
@@ -109,10 +112,11 @@ async def replay(
         fast_ingest=True,
     )
     ids = f"replay:{uuid4().hex}" if new_ids else ""
+    copies = _Copies(keep_instructions)
     sent = written = 0
     try:
         async with acks:
-            async for message in _paced(messages, rate):
+            async for message in copies.of(_paced(messages, rate)):
                 if failures:
                     break
                 if subject is None:
@@ -133,8 +137,33 @@ async def replay(
             await flush(nc)
             written = sent
     finally:
-        on_end(result := acks.tally.result if acknowledged else PublishResult(written))
+        result = acks.tally.result if acknowledged else PublishResult(written)
+        on_end(result := dataclasses.replace(result, stripped=copies.stripped, markers=copies.markers))
     return result
+
+
+class _Copies:
+    """
+    Makes copies of messages.
+
+    Attributes:
+        stripped: Number of those that lack headers.
+        markers: Number of messages without a copy.
+    """
+
+    def __init__(self, keep_instructions: bool) -> None:
+        self._keeps_instructions = keep_instructions
+        self.stripped = self.markers = 0
+
+    async def of(self, messages: AsyncIterator[StoredMessage]) -> AsyncIterator[StoredMessage]:
+        """Yield the copies."""
+        async for message in messages:
+            if is_marker(message.headers):
+                self.markers += 1
+                continue
+            headers = copied_headers(message.headers, keep_instructions=self._keeps_instructions)
+            self.stripped += len(headers) < len(message.headers)
+            yield message._replace(headers=headers)
 
 
 async def _paced(
@@ -186,8 +215,6 @@ def framed(
             ErrorCode.INVALID_SUBJECT, f"the message's subject must have been UTF-8, got {preview(message.subject)}"
         )
     headers = list(message.headers)
-    if any(name.startswith(_BATCH_HEADERS) for name, _ in headers):
-        headers = [pair for pair in headers if not pair[0].startswith(_BATCH_HEADERS)]
     if message_id is not None:
         headers = [pair for pair in headers if pair[0] != MSG_ID]
         headers.append((MSG_ID, message_id))

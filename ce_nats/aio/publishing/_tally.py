@@ -25,16 +25,26 @@ class PublishResult:
             unknown, because some of them were acknowledged in a batch of several, of which others are new. Messages
             that were resent one by one after a lost acknowledgement are not counted.
         batched: How many of them were acknowledged in a batch of several.
+        stripped: Messages of a replay that were sent without headers that instruct the server.
+        markers: Messages of a replay that were not sent, because a server had written them.
     """
 
     messages: int = 0
     duplicates: int | None = 0
     batched: int = 0
+    stripped: int = 0
+    markers: int = 0
 
     def __add__(self, other: PublishResult) -> PublishResult:
         is_known = self.duplicates is not None and other.duplicates is not None
         duplicates = (self.duplicates or 0) + (other.duplicates or 0) if is_known else None
-        return PublishResult(self.messages + other.messages, duplicates, self.batched + other.batched)
+        return PublishResult(
+            self.messages + other.messages,
+            duplicates,
+            self.batched + other.batched,
+            self.stripped + other.stripped,
+            self.markers + other.markers,
+        )
 
 
 class Tally:

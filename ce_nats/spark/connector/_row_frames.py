@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...arrow._copies import copied_headers
 from ...arrow._encode import Encoded, encode
 from ...arrow._frames import frames, pieces
 from ...arrow._header_lines import encode_headers
@@ -43,11 +44,24 @@ class RowEncoder:
         subject: Subject of rows without one, for events also a template; or ``""``.
         content_mode: Content mode of events.
         dedup: Whether events get a ``Nats-Msg-Id``.
+        keep_instructions: Whether headers that instruct the server are sent.
+
+    Attributes:
+        stripped: Number of messages so far without such headers that the rows have.
+        markers: Number of rows so far that are not sent, because a server has written the message.
     """
 
     def __init__(
-        self, columns: RowColumns, subject: str | SubjectTemplate, content_mode: ContentMode, *, dedup: bool
+        self,
+        columns: RowColumns,
+        subject: str | SubjectTemplate,
+        content_mode: ContentMode,
+        *,
+        dedup: bool,
+        keep_instructions: bool = False,
     ) -> None:
+        self.stripped = self.markers = 0
+        self._keeps_instructions = keep_instructions
         indexes = {name: index for name, index in asdict(columns).items() if index is not None}
         self._used = list(indexes.values())
         self._columns = RowColumns(**{**asdict(columns), **{name: place for place, name in enumerate(indexes)}})
@@ -69,10 +83,26 @@ class RowEncoder:
         """
         first = 0
         for batch in batches:
-            for piece in pieces(batch.select(self._used)):
-                made = frames(*self.messages(piece), first, reply_prefix)
-                yield made
-                first = made.end
+            for piece in map(self._copied, pieces(batch.select(self._used))):
+                if piece.num_rows:
+                    made = frames(*self.messages(piece), first, reply_prefix)
+                    yield made
+                    first = made.end
+
+    def _copied(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are sent, with the headers that are sent."""
+        index = self._columns.headers
+        if index is None:
+            return batch
+        headers, stripped, markers = copied_headers(batch.column(index), keep_instructions=self._keeps_instructions)
+        self.stripped += stripped
+        if stripped or markers is not None:
+            columns = [*batch.columns[:index], headers, *batch.columns[index + 1 :]]
+            batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        if markers is not None:
+            self.markers += pc.sum(markers).as_py()
+            batch = batch.filter(pc.invert(markers))
+        return batch
 
     def messages(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         """

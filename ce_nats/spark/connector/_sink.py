@@ -5,8 +5,9 @@ A row is an event or a message; further columns are ignored. An event has ``subj
 ``cloudevent`` and ``from_nats`` return it and ``to_nats`` accepts it, which the codec encodes in the worker. An event
 that cannot be encoded fails the task with its error code. The option ``subject`` may be a template. A message has
 ``subject``, ``headers`` (array of structs of two strings or binaries, or map) and ``data`` (BINARY or STRING), of which
-headers or data may be missing. An array of headers is sent unchanged. A map fails the task if its ``ce-`` headers are
-not those of an event, percent-encoded: a map is usually written by hand.
+headers or data may be missing. Headers that instruct the server are not sent, by default, because rows are often copies
+of messages. Other headers of an array are sent unchanged. A map fails the task if its ``ce-`` headers are not those of
+an event, percent-encoded: a map is usually written by hand.
 
 Events, and messages that contain an event, get a ``Nats-Msg-Id`` of source and id, unless they have one. So messages
 that a retried task resends are stored once, within the stream's duplicate window.
@@ -14,7 +15,8 @@ that a retried task resends are stored once, within the stream's duplicate windo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
@@ -45,7 +47,9 @@ else:
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter): ...
 
 
-SINK_OPTIONS: Final = ("subject", "contentMode", "acks", "maxPending", "dedup")
+_log: Final = logging.getLogger(__name__)
+
+SINK_OPTIONS: Final = ("subject", "contentMode", "acks", "maxPending", "dedup", "keepInstructions")
 _PENDING: Final = 500
 
 
@@ -62,6 +66,7 @@ class Target:
         acknowledged: True to publish to JetStream, False to publish to core NATS.
         window: Maximum number of unacknowledged messages.
         dedup: True to add a ``Nats-Msg-Id`` to events.
+        keep_instructions: True to send headers of rows that instruct the server.
     """
 
     connection: Connection
@@ -71,6 +76,7 @@ class Target:
     acknowledged: bool
     window: int
     dedup: bool
+    keep_instructions: bool
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: StructType) -> Target:
@@ -104,15 +110,37 @@ class Target:
             acknowledged=read_boolean(given, "acks", default=True),
             window=int(window),
             dedup=read_boolean(given, "dedup", default=True),
+            keep_instructions=read_boolean(given, "keepinstructions", default=False),
         )
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Result of a task: the number of messages, and of those that the stream had already stored, if it is known."""
+    """
+    Result of a task: the number of messages, and of those that the stream had already stored, if it is known.
+
+    Attributes:
+        stripped: Messages that were sent without headers that instruct the server.
+        markers: Rows that were not sent, because a server had written the message.
+    """
 
     messages: int
     duplicates: int | None
+    stripped: int = 0
+    markers: int = 0
+
+
+def _report(results: Iterable[WriterCommitMessage | None]) -> None:
+    """Log which headers and rows were not sent."""
+    written = [result for result in results if isinstance(result, Written)]
+    stripped, markers = sum(one.stripped for one in written), sum(one.markers for one in written)
+    if stripped or markers:
+        _log.warning(
+            "sink: %d messages were sent without headers that instruct the server, such as Nats-Rollup (option "
+            "keepInstructions sends them), and %d rows were not sent, because a server had written them",
+            stripped,
+            markers,
+        )
 
 
 class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
@@ -123,6 +151,10 @@ class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _write(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Report what was not sent; acknowledged messages are already stored."""
+        _report(messages)
 
 
 class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
@@ -135,7 +167,8 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
         return _write(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: acknowledged messages are already stored."""
+        """Report what was not sent; acknowledged messages are already stored."""
+        _report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: stored messages remain, and are detected as duplicates when they are published again."""
@@ -155,7 +188,13 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
         retry_timeout=connection.retry_timeout,
         api_prefix=connection.api_prefix,
     )
-    encoder = RowEncoder(target.columns, target.subject, target.content_mode, dedup=target.dedup)
+    encoder = RowEncoder(
+        target.columns,
+        target.subject,
+        target.content_mode,
+        dedup=target.dedup,
+        keep_instructions=target.keep_instructions,
+    )
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:  # a partition without rows needs no connection
@@ -173,4 +212,4 @@ async def _publish(publisher: BulkPublisher, encoder: RowEncoder, batches: Itera
             async for frames in encoded:
                 await publisher.send(frames)
         sent = await publisher.drain()
-    return Written(sent.messages, sent.duplicates)
+    return Written(sent.messages, sent.duplicates, encoder.stripped, encoder.markers)

@@ -58,6 +58,44 @@ async def test_messages_of_an_atomic_batch_are_replayed_one_by_one(js, stream, s
     assert [one.headers for one in await all_of(js, stream)] == [[("ce-id", "1")], []]
 
 
+INSTRUCTIONS = [
+    *(("Nats-Rollup", "all"), ("Nats-Expected-Stream", "OTHER"), ("Nats-Expected-Last-Sequence", "77")),
+    *(("Nats-TTL", "1h"), ("Nats-Schedule", "@every 1s"), ("Nats-Schedule-Target", "x"), ("Nats-Incr", "+1")),
+    *(("Nats-Required-Api-Level", "99"), ("Nats-Stream-Source", "OTHER 1 > >"), ("Nats-Expected-Last-Msg-Id", "x")),
+]
+
+
+@pytest.mark.parametrize("pair", INSTRUCTIONS, ids=lambda pair: pair[0])
+async def test_copies_obey_no_instructions(js, stream, subject, pair):
+    """With them the stream would delete other messages, or refuse the copy."""
+    await configure_stream(js, stream, allow_rollup_hdrs=True)
+    for number in range(3):
+        await js.publish(subject, b"%d" % number)
+    result = await replay(js, [message(subject, [("ce-id", "1"), pair]), message(subject)])
+    assert (result.messages, result.stripped, result.markers) == (2, 1, 0)
+    found = await all_of(js, stream)
+    assert [one.headers for one in found] == [[], [], [], [("ce-id", "1")], []]
+
+
+async def test_instructions_are_kept_on_request(js, stream, subject):
+    await configure_stream(js, stream, allow_rollup_hdrs=True)
+    await js.publish(subject, b"earlier")
+    sent = message(subject, [("Nats-Rollup", "all"), ("Nats-Batch-Id", "x")])
+    result = await replay(js, [sent], keep_instructions=True)
+    assert (result.messages, result.stripped) == (1, 1)
+    (found,) = await all_of(js, stream)
+    assert found.headers == [("Nats-Rollup", "all")]
+
+
+async def test_markers_of_the_server_are_not_replayed(js, stream, subject):
+    marker = [("Nats-Marker-Reason", "MaxAge"), ("Nats-TTL", "1m0s")]
+    progress = []
+    messages = [message(subject, marker, b""), message(subject, data=b"1"), message(subject, marker, b"")]
+    result = await replay(js, messages, on_progress=progress.append)
+    assert (result.messages, result.stripped, result.markers, progress) == (1, 0, 2, [1])
+    assert [one.data for one in await all_of(js, stream)] == [b"1"]
+
+
 async def test_duplicates_are_counted(js, stream, subject):
     assert (await replay(js, [message(subject, [("Nats-Msg-Id", "1")])] * 3)).duplicates == 2
 

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, EncodeError, SubjectTemplate
+from ce_nats._instructions import MARKER, is_marker
+from ce_nats._instructions import copied_headers as message_headers
 from ce_nats.arrow import _frames
+from ce_nats.arrow._copies import copied_headers
 from ce_nats.arrow._encode import encode
 from ce_nats.arrow._header_lines import encode_headers
 from ce_nats.message import NatsMessage
@@ -254,6 +257,34 @@ def test_rows_without_a_subject_have_that_of_the_option() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["", None, "a"]), events], ["subject", "event"])
     encoder = RowEncoder(EVENT, "orders", ContentMode.BINARY, dedup=True)
     assert encoder.messages(batch)[0].to_pylist() == ["orders", "orders", "a"]
+
+
+NATS_NAMES = st.sampled_from(["a", "ce-id", "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Batch-Id", MARKER])
+
+
+@given(st.lists(or_null(st.lists(st.tuples(NATS_NAMES, TEXT), max_size=4))), st.data(), st.booleans())
+def test_copies_have_the_headers_of_a_replay(rows: list[Any], data: st.DataObject, keeps: bool) -> None:
+    """Also in slices, in maps, and in binary."""
+    text = data.draw(st.sampled_from([pa.string(), pa.binary()]))
+    pairs = pa.list_(pa.struct([("key", text), ("value", text)]))
+    kind = data.draw(st.sampled_from([pairs, pa.map_(text, text)]))
+    start = data.draw(st.integers(0, len(rows)))
+    given_rows = [None if row is None else [{"key": n, "value": v} for n, v in row] for row in rows]
+    headers = pa.array(given_rows if kind == pairs else rows, kind).slice(start)
+    copied = copied_headers(headers, keep_instructions=keeps)
+    rows = rows[start:]
+    expected = [None if row is None else message_headers(row, keep_instructions=keeps) for row in rows]
+    found = copied.headers.to_pylist()
+    assert [row if row is None else list(map(_texts, row)) for row in found] == expected
+    are_markers = [is_marker(row or []) for row in rows]
+    assert (copied.markers.to_pylist() if copied.markers is not None else [False] * len(rows)) == are_markers
+    lost = [row != new and not marker for row, new, marker in zip(rows, expected, are_markers)]
+    assert copied.stripped == sum(lost)
+
+
+def _texts(pair: Any) -> tuple[str, ...]:
+    values = pair.values() if isinstance(pair, dict) else pair
+    return tuple(value.decode() if isinstance(value, bytes) else value for value in values)
 
 
 def test_frames_without_headers_and_reply_subjects() -> None:

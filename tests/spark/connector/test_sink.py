@@ -175,6 +175,28 @@ def test_an_array_of_headers_is_sent_unchanged(spark: SparkSession, server: Nats
     assert message.headers == dict(pairs)
 
 
+def test_rows_obey_no_instructions(spark: SparkSession, server: NatsServer) -> None:
+    """A copy with Nats-Rollup would delete the other messages of the stream; on request it does."""
+
+    async def fill(js: Any) -> None:
+        await js.update_stream(**STREAM, allow_rollup_hdrs=True)
+        for number in range(5):
+            await js.publish("out.a", b"%d" % number)
+
+    run(server, fill)
+    rows = [
+        ("out.b", [("a", "1"), ("Nats-Rollup", "all")], bytearray(b"copy")),
+        ("out.b", [("Nats-Marker-Reason", "MaxAge")], bytearray(b"")),
+    ]
+    frame = spark.createDataFrame(rows, ROW)
+    write(frame, server)
+    found = stored(server)
+    assert [message.data for message in found] == [*(b"%d" % number for number in range(5)), b"copy"]
+    assert found[-1].headers == {"a": "1"}
+    write(frame, server, keepInstructions="true")
+    assert run(server, lambda js: js.stream_info("OUT")).state.messages == 1
+
+
 def test_content_mode_is_case_insensitive(spark: SparkSession, server: NatsServer) -> None:
     write(spark.sql(EVENT_ROWS.format(data="X'78'")), server, contentMode="Structured")
     (message,) = stored(server)
