@@ -180,6 +180,28 @@ class Lag(NamedTuple):
     redelivered: int
 
 
+class PullLimits(NamedTuple):
+    """
+    Limits of each request for messages of a consumer; infinite without a limit.
+
+    Attributes:
+        messages: Number of messages (``max_batch``).
+        seconds: Time until it expires (``max_expires``).
+        octets: Bytes of the messages (``max_bytes``).
+    """
+
+    messages: float = math.inf
+    seconds: float = math.inf
+    octets: float = math.inf
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> PullLimits:
+        """Return the limits in a configuration as in the response of the server."""
+        names = ("max_batch", "max_expires", "max_bytes")
+        messages, nanos, octets = (config.get(name) or math.inf for name in names)
+        return cls(messages, nanos / 1e9, octets)
+
+
 class ConsumerState(NamedTuple):
     """
     A consumer.
@@ -190,12 +212,14 @@ class ConsumerState(NamedTuple):
             the same name.
         lag: Its lag.
         requests: Number of pending requests for messages, of all clients.
+        limits: Limits of each request.
     """
 
     config: ConsumerConfig
     created: str
     lag: Lag
     requests: int
+    limits: PullLimits
 
 
 class Progress(NamedTuple):
@@ -546,7 +570,8 @@ class StreamApi:
             DeliveryError: As :meth:`consumer` does.
         """
         answer = await self._consumer_info(stream, name)
-        return ConsumerState(_consumer_config(answer.config), answer.created, _lag(answer), answer.num_waiting)
+        limits = PullLimits.of(answer.config)
+        return ConsumerState(_consumer_config(answer.config), answer.created, _lag(answer), answer.num_waiting, limits)
 
     async def lag(self, stream: str, name: str) -> Lag:
         """

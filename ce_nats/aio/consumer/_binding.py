@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from ...errors import ApiError, DeliveryError, ErrorCode
 from ...redelivery import RetryPolicy
 from ...subjects import covers
-from .._jetstream_api import ConsumerState, Progress, StreamApi, look_up
+from .._jetstream_api import ConsumerState, Progress, PullLimits, StreamApi, look_up
 from .._util.checks import config_differences
 
 _log: Final = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Binding:
             deliveries, and the sequence in the stream.
         waits: Times until the server redelivers a message, in seconds.
         max_ack_pending: Maximum number of unacknowledged messages; infinite without a limit.
+        limits: Limits of each request for messages.
         max_deliver: Number of deliveries after which the server drops a message; 0 without a limit.
     """
 
@@ -59,6 +60,7 @@ class Binding:
         ).fullmatch
         self.waits: list[float] = []
         self.max_ack_pending = math.inf
+        self.limits = PullLimits()
         self.max_deliver = 0
         self._create = create
         self._created = ""
@@ -78,6 +80,7 @@ class Binding:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
         self._created = state.created
+        self.limits = state.limits
         self._filters = [*(config.filter_subjects or ()), *filter(None, [config.filter_subject])] or [">"]
         most = config.max_ack_pending or 0
         self.max_ack_pending = most if most > 0 else math.inf

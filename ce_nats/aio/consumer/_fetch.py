@@ -102,7 +102,8 @@ class Fetcher:
         self._request: _Request | None = None
         self._number = 0
         self._not_before = 0.0
-        self._is_unanswered = False  # the last request had no responders
+        self._is_unanswered = False  # the last request had no responders, or the consumer was deleted
+        self._has_too_large = False
 
     async def open(self) -> None:
         """
@@ -189,13 +190,15 @@ class Fetcher:
 
     async def _send_request(self, batch: int) -> None:
         self._number += 1
+        limits = self._binding.limits
+        batch = int(min(batch, limits.messages))
         reply = f"{self._inbox.removesuffix('*')}{self._number}"
         self._request = _Request(reply, batch, batch, self._reconnects, time.monotonic())
         # While the event loop is blocked for longer, the server would send the same messages several times.
-        expires = min(_EXPIRES_SECONDS, *self._binding.waits)
+        expires = min(_EXPIRES_SECONDS, limits.seconds, *self._binding.waits)
         request = {
             "batch": batch,
-            "max_bytes": max(_MAX_BYTES, 2 * self._nc.max_payload),
+            "max_bytes": int(min(max(_MAX_BYTES, 2 * self._nc.max_payload), limits.octets)),
             "expires": int(expires * 1e9),
             "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, expires / 2) * 1e9),
         }
@@ -251,12 +254,14 @@ class Fetcher:
         status = parse_pull_status(code, text)
         if status in (PullStatus.HEARTBEAT, PullStatus.COMPLETED):
             return
-        if status is PullStatus.DELETED:
-            self._end(ErrorCode.CONSUMER_NOT_FOUND, text)
-        elif status is PullStatus.REFUSED:
-            self._end(ErrorCode.INCOMPATIBLE_CONFIG, text)
-        elif status is PullStatus.NO_RESPONDERS:
-            self._is_unanswered = True
+        if status is PullStatus.REFUSED:
+            self._end(ErrorCode.INCOMPATIBLE_CONFIG, f"{text}; limits that were changed apply when it is entered again")
+        elif status in (PullStatus.DELETED, PullStatus.NO_RESPONDERS):
+            self._is_unanswered = True  # it may have been created again
+        elif status is PullStatus.TOO_LARGE and request.left == request.batch and not self._has_too_large:
+            self._has_too_large = True
+            text = "%s: the next message is larger than max_bytes of the consumer, %s, and cannot be delivered"
+            _log.error(text, self._binding.target, self._binding.limits.octets)
         if status is not PullStatus.NO_MESSAGES and request.left == request.batch:
             self._not_before = time.monotonic() + _TICK_SECONDS
         self._end_request()

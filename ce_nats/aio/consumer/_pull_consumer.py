@@ -575,9 +575,9 @@ class PullConsumer:
         Return the next delivery with an event.
 
         Raises:
-            DeliveryError: ``consumer-not-found``: it was deleted; ``incompatible-config``: its limits do not allow
-                ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched or acknowledged;
-                ``not-open``.
+            DeliveryError: ``consumer-not-found``: it was deleted; ``incompatible-config``: its limits were
+                lowered since it was entered; ``connection-closed``; ``permission-denied``: messages cannot be fetched
+                or acknowledged; ``not-open``.
         """
         deliveries = self._open_parts().deliveries
         delivery = deliveries.take() or await deliveries.next()

@@ -7,11 +7,12 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
+from ce_nats import sync
 from ce_nats.aio import DeliveryError, PullConsumer
-from tests.support.consuming import after, consume, number_of, publish, take, until_consumer
+from tests.support.consuming import after, consume, is_settled, number_of, publish, take, until_consumer
 from tests.support.waiting import until
 
-__all__ = ["consume", "publish"]
+__all__ = ["consume", "is_settled", "publish"]
 
 
 async def test_idle_consumer_renews_its_requests(nc, stream, publish, consume, monkeypatch):
@@ -32,17 +33,66 @@ async def test_idle_consumer_renews_its_requests(nc, stream, publish, consume, m
             assert number_of(event) == 1
 
 
-async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publish, consume):
-    """At the second request: the first one has a batch of 1."""
-    await publish(1)
-    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 2}
-    request = msgspec.json.encode({"stream_name": stream, "config": config})
-    await nc.request(f"$JS.API.CONSUMER.CREATE.{stream}.c", request)
+@pytest.fixture
+def limit(nc, stream):
+    """Create or update the consumer with limits of its requests, which nats-py does not know."""
+
+    async def limit(**limits):
+        config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", **limits}
+        request = msgspec.json.encode({"stream_name": stream, "config": config})
+        answer = await nc.request(f"$JS.API.CONSUMER.CREATE.{stream}.c", request)
+        assert b'"error"' not in answer.data
+
+    return limit
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *({"max_batch": 1}, {"max_batch": 3}, {"max_expires": 10**9}, {"max_bytes": 1000}),
+        {"max_batch": 2, "max_expires": 10**9, "max_bytes": 1000},
+    ],
+    ids=str,
+)
+async def test_requests_are_within_the_limits_of_the_consumer(publish, consume, is_settled, limit, limits):
+    await limit(**limits)
+    await publish(*range(20))
+    handled = []
+
+    async def handle(delivery):
+        handled.append(delivery.sequence)
+        if len(handled) == 20:
+            consumer.stop()
+
     async with consume() as consumer:
+        await after(consumer.run(handle))
+    assert handled == [*range(1, 21)]
+    await is_settled()
+
+
+async def test_request_over_a_later_limit_is_an_error(publish, consume, limit):
+    await limit(max_batch=5)
+    async with consume() as consumer:
+        await limit(max_batch=2)
+        await publish(*range(20))
+        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 2; limits that"):
+            await take_all(consumer)
+
+
+async def take_all(consumer):
+    while True:
         async with await take(consumer):
             pass
-        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 2"):
-            await take(consumer)
+
+
+async def test_message_over_the_limit_of_bytes_is_reported(js, subject, consume, limit, caplog):
+    """The server delivers neither it nor later ones."""
+    await limit(max_bytes=1000)
+    await js.publish(subject, bytes(2000))
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until(lambda: "the next message is larger than max_bytes of the consumer, 1000" in caplog.text)
+        reader.cancel()
 
 
 @pytest.fixture
@@ -99,6 +149,21 @@ async def test_consumer_deleted_during_a_request_ends_the_iteration(js, stream, 
             await take(consumer)
     if method != "deleted":
         await js.add_stream(name=stream, subjects=[subject])
+
+
+async def test_consumer_that_was_created_again_is_used(server, publish, consume, js, stream, is_settled):
+    """Before the client has processed that it was deleted, during a request."""
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until_consumer(js, stream, lambda info: info.num_waiting == 1)
+        with sync.connect(server.url) as other:  # blocks the event loop
+            there = other.client.jetstream()
+            other.run(there.delete_consumer, stream, "c")
+            other.run(there.add_consumer, stream, ConsumerConfig(durable_name="c", ack_policy="explicit"))
+        await publish(1)
+        async with await after(reader) as event:
+            assert number_of(event) == 1
+    await is_settled()
 
 
 async def test_closed_connection_ends_the_iteration(server, stream, dead):
