@@ -24,15 +24,20 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
 }
 # Of a message that the server writes when the last one on a subject has expired, or was deleted.
 MARKER: Final = "Nats-Marker-Reason"
-PREFIXES: Final = tuple(INSTRUCTIONS)
 # Never copied: a stream would wait for the rest of the batch.
-BATCH: Final = "Nats-Batch-"
+_BATCH: Final = ("Nats-Batch-",)
+_ALL: Final = tuple(INSTRUCTIONS)
+
+
+def left_out(*, keep_instructions: bool) -> tuple[str, ...]:
+    """Return the begins of the names of headers that copies do not have."""
+    return _BATCH if keep_instructions else _ALL
 
 
 def copied_headers(headers: Sequence[tuple[str, str]], *, keep_instructions: bool = False) -> list[tuple[str, str]]:
     """Return the headers of a message that its copies have."""
-    left_out = BATCH if keep_instructions else PREFIXES
-    return [pair for pair in headers if not pair[0].startswith(left_out)]
+    begins = left_out(keep_instructions=keep_instructions)
+    return [pair for pair in headers if not pair[0].startswith(begins)]
 
 
 def is_marker(headers: Sequence[tuple[str, str]]) -> bool:

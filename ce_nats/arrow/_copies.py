@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .._instructions import BATCH, MARKER, PREFIXES
+from .._instructions import MARKER, left_out
 from ._headers import octets
 
 
@@ -40,9 +40,9 @@ def copied_headers(headers: pa.Array, *, keep_instructions: bool) -> Copied:
     offsets = pc.subtract(headers.offsets, pa.scalar(first, headers.offsets.type)).cast(pa.int32())
     entries = headers.values.slice(first, end - first)
     names = octets(entries.field(0))
-    left_out = tuple(prefix.encode() for prefix in ([BATCH] if keep_instructions else PREFIXES))
+    begins = tuple(begin.encode() for begin in left_out(keep_instructions=keep_instructions))
     found = names.filter(pc.starts_with(names, "Nats-").fill_null(False)).unique().to_pylist()
-    dropped = [name for name in found if name.startswith(left_out)]
+    dropped = [name for name in found if name.startswith(begins)]
     if not dropped and MARKER.encode() not in found:
         return Copied(headers, 0, None)
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, names))

@@ -155,10 +155,10 @@ def replay_capture(
 
     Messages are published with the same bytes and headers, in the same order, except for headers that instruct the
     server: Nats-Rollup would delete other messages of the stream, for example. Markers that a server has written are
-    not published. A stream does not store messages with a
-    Nats-Msg-Id that it received within its duplicate window, unless --new-ids is given. Such duplicates are counted; if
-    the stream accepts batches (fast ingest), their number is unknown when some of the messages are duplicates and
-    others are not. The number of published messages is also printed if the command is interrupted or fails.
+    not published. A stream does not store messages with a Nats-Msg-Id that it received within its duplicate window,
+    unless --new-ids is given. Such duplicates are counted; if the stream accepts batches (fast ingest), their number is
+    unknown when some of the messages are duplicates and others are not. The number of published messages is also
+    printed if the command is interrupted or fails.
     """
     counts = _ReplayCounts()
 

@@ -57,11 +57,11 @@ class Collector:
                 except BaseException:
                     self._put_back(batch)
                     raise
-                if not batch or self._ledger.breaker.state is BreakerState.CLOSED:
+                breaker = self._ledger.breaker
+                if not batch or breaker.state is BreakerState.CLOSED:
                     return batch
-                others = [delivery for delivery in batch if not self._ledger.breaker.is_probe(delivery.sequence)]
-                self._put_back(others)
-                batch = [delivery for delivery in batch if delivery not in others]
+                self._put_back([delivery for delivery in batch if not breaker.is_probe(delivery.sequence)])
+                batch = [delivery for delivery in batch if breaker.is_probe(delivery.sequence)]
                 if batch:
                     return batch
 
