@@ -260,6 +260,25 @@ async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable
     await _get(subscription, "_pending_queue").join()
 
 
+def on_drain(subscription: Subscription, finish: Callable[[], Awaitable[None]]) -> None:
+    """
+    Call a function while nats-py drains the connection, when no further messages arrive, and wait for its end.
+
+    The connection is closed afterwards, and after the ``drain_timeout`` at the latest.
+
+    Args:
+        subscription: Subscription of :func:`subscribe_raw`, whose own queue is always empty.
+        finish: The function.
+    """
+    queue, client = _get(subscription, "_pending_queue"), client_of(subscription)
+
+    async def join() -> None:
+        if client.is_draining:
+            await finish()
+
+    queue.join = join
+
+
 # --- Received messages ------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ more messages are requested, before a message is terminated, and when the connec
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -59,7 +60,7 @@ class AckWriter:
         Args:
             interval: Seconds between two extensions.
         """
-        self._extending = supervise(self._keep_extending(interval), self._reporter.target, self._running.fail)
+        self._extending = supervise(self._keep_extending(interval), self._reporter.target, self._running.cut_off)
 
     async def end(self) -> None:
         """Write pending acknowledgements, and extend ack deadlines no longer."""
@@ -90,7 +91,7 @@ class AckWriter:
         acks = self._ledger.acks
         if not acks:
             return
-        if not self._nc.is_connected:
+        if not (self._nc.is_connected or self._nc.is_draining):
             if self._timer is None and not self._nc.is_closed:
                 self._timer = self._loop.call_later(_RECONNECT_SECONDS, self._end_timer)
             return
@@ -100,14 +101,14 @@ class AckWriter:
         acks = self._ledger.acks
         frames = b"PUB %s 0\r\n\r\n" % b" 0\r\n\r\nPUB ".join([entry.raw[1] for entry in acks])
         write_publish_frame(self._nc, frames, 0, len(acks))
-        self._ledger.settle_acks()
+        self._ledger.settle_acks(time.monotonic())
 
     def _end_timer(self) -> None:
         self._timer = None
         try:
             self.flush()
         except Exception as error:  # otherwise further acknowledgements would not be written, without a report
-            self._running.fail(failure(self._reporter.target, error))
+            self._running.cut_off(failure(self._reporter.target, error))
 
     def _close(self, *, is_connection: bool) -> None:
         """
@@ -130,7 +131,7 @@ class AckWriter:
             self._write_all()
         except nats.errors.Error as failure:
             error = delivery_error(f"{self._reporter.target}: {count} acknowledgements cannot be sent", failure)
-            self._ledger.settle_acks()
+            self._ledger.settle_acks(time.monotonic())
             self._reporter.report(error, None)
 
     async def write(self, entry: Entry, content: bytes) -> None:
@@ -150,14 +151,15 @@ class AckWriter:
     async def _keep_extending(self, interval: float) -> None:
         """Extend the ack deadlines of all messages in flight."""
         while True:
-            await asyncio.sleep(interval)
-            self.flush()
             if self._nc.is_connected and self._nc.pending_data_size < _MAX_UNSENT:
+                self._ledger.handled.extend(time.monotonic(), interval)
                 entries = [entry for entry in self._ledger.in_flight() if not is_acked(entry)]
                 if entries:
                     frames = b"".join(_frame(entry, b"+WPI") for entry in entries)
                     with suppress(nats.errors.Error):
                         await send_publish(self._nc, frames, 4 * len(entries), len(entries))
+            await asyncio.sleep(interval)
+            self.flush()
 
 
 def is_acked(entry: Entry) -> bool:

@@ -54,9 +54,14 @@ class Collector:
             while True:
                 try:
                     await self._fill(batch)
+                    may_handle = not batch or await self._deliveries.may_handle()
                 except BaseException:
                     self._put_back(batch)
                     raise
+                if not may_handle:
+                    self._put_back(batch)
+                    batch = []
+                    continue
                 breaker = self._ledger.breaker
                 if not batch or breaker.state is BreakerState.CLOSED:
                     return batch
@@ -151,7 +156,8 @@ class BatchWorkers(Workers):
         """
         Handle a batch; after an exception its halves, one after the other, down to single events.
 
-        When the consumer was stopped, the parts that are left are released. During an outage all of them are held.
+        When the consumer was stopped or its connection closed, the parts that are left are released. During an outage
+        all of them are held.
         """
         parts = [deliveries]
         try:
@@ -172,7 +178,7 @@ class BatchWorkers(Workers):
                 if self._is_cancelling:  # the handler suppressed the CancelledError
                     raise asyncio.CancelledError
                 worker.take_back(requests)
-                if parts and self._deliveries.is_stopped:
+                if parts and self._deliveries.is_ending:
                     await self._release(parts)
                 elif parts and self._deliveries.settler.is_outage(error):
                     await self._hold(parts, error)
@@ -243,20 +249,29 @@ class BatchWorkers(Workers):
         self._deliveries.flush_acks()
         for index in others:
             error = failed.get(index)
-            if error is None:
+            if error is None and index in batch._rejected:
+                self._leave(batch.deliveries[index])
+                await self._deliveries.settler.background.run(self._settle_as_marked(batch, index))
+            elif error is None and index in batch._retried:
+                self._leave(batch.deliveries[index])
                 await self._settle_as_marked(batch, index)
-            await self._settle(batch.deliveries[index], error)
+            else:
+                await self._settle(batch.deliveries[index], error)
 
     async def _settle_as_marked(self, batch: Batch, index: int) -> None:
-        """Dead-letter or redeliver an event if the handler has asked for it."""
+        """Dead-letter or redeliver an event, as the handler has asked for."""
         delivery = batch.deliveries[index]
         try:
             if index in batch._rejected:
                 await delivery.reject(batch._rejected[index])
-            elif index in batch._retried:
+            else:
                 await delivery.nak(batch._retried[index])
         except Exception as failure:
             self._report(failure, delivery)
+        except asyncio.CancelledError as error:
+            await self._settle_block(delivery, error)
+            raise
+        await self._settle_block(delivery, None)
 
     def _leave(self, delivery: Delivery) -> None:
         worker = asyncio.current_task()

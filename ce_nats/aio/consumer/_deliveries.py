@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from ...errors import DecodeError
+from .._permissions import ConnectionWatch
 from ._acks import AckWriter
 from ._delivery import Delivery
 from ._fetch import Fetcher
@@ -16,6 +17,8 @@ from ._running import Running
 from ._settle import Settler
 
 _MAX_UNSUSPENDED_SECONDS: Final = 0.05
+# Interval in which a task looks whether a connection that is being drained is closed.
+_DRAINING_SECONDS: Final = 0.2
 
 
 class Deliveries:
@@ -47,21 +50,27 @@ class Deliveries:
         self._acks = acks
         self._fetcher = fetcher
         self.settler = settler
+        self._nc = settler.nc
         self._preparation = preparation
         self._running = running
         self._is_plain = preparation.is_plain
         self._suspended = 0.0
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether the program has stopped the consumer."""
-        return self._running.stopped.is_set()
+    def is_ending(self) -> bool:
+        """Whether the program has stopped the consumer, or its connection is closed or being drained."""
+        return self._running.stopped.is_set() or self._nc.is_closed or self._nc.is_draining
 
     def take(self) -> Delivery | None:
         """Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`."""
         now = time.monotonic()
         ledger = self._ledger
-        if not self._is_plain or now - self._suspended > _MAX_UNSUSPENDED_SECONDS or self._running.has_ended:
+        if (
+            not self._is_plain
+            or now - self._suspended > _MAX_UNSUSPENDED_SECONDS
+            or self._running.has_ended
+            or not self._nc.is_connected
+        ):
             return None
         entry = ledger.take(now)
         if entry is None:
@@ -89,6 +98,8 @@ class Deliveries:
         await self._yield_to_other_tasks()
         ledger, running = self._ledger, self._running
         while not running.stopped.is_set():
+            if not await self.may_handle():
+                continue
             now = time.monotonic()
             entry = ledger.take(now)
             if entry is not None:
@@ -104,9 +115,23 @@ class Deliveries:
                 await running.wait(ledger.pause(now))
         return None
 
-    async def confirmed(self) -> None:
-        """Wait until each acknowledgement is confirmed, if it has to be, or has failed."""
-        await self.settler.confirmed()
+    async def may_handle(self) -> bool:
+        """
+        Return whether a handler may start; after a short time, if the connection is being drained.
+
+        Raises:
+            DeliveryError: Nothing can be acknowledged any more.
+        """
+        running = self._running
+        if self._nc.is_closed:
+            running.cut_off(ConnectionWatch.of(self._nc).closed_error(running.target))
+        if running.is_cut_off:
+            assert running.error is not None
+            raise running.error
+        if not self._nc.is_draining:
+            return True
+        await running.wait(_DRAINING_SECONDS)
+        return False
 
     def flush_acks(self) -> None:
         """Write the pending acknowledgements."""

@@ -142,12 +142,13 @@ class Delivery(Attempt):
         if self._handling is not None:
             self._handling.leave()
 
-    async def _settle_block(self, error: BaseException | None) -> None:
+    async def _settle_block(self, error: BaseException | None, decision: Decision | None = None) -> None:
         """
         Settle the message, unless the block has settled it; the last part of the context manager.
 
         Args:
             error: Exception of the block, or None.
+            decision: That of :meth:`_judge`, or None.
 
         Raises:
             DeliveryError: As :meth:`nak` does.
@@ -156,8 +157,9 @@ class Delivery(Attempt):
             return
         handling, settler = self._handling, self._settler
         try:
-            if not self.is_settled:
-                await settler.settle_handled(self, self._outcome(error), error)
+            decision = decision or self._judge(error)
+            if decision is not None:
+                await settler.settle(self, decision, error)
         except DeliveryError as failure:
             if error is None:
                 raise
@@ -171,6 +173,10 @@ class Delivery(Attempt):
             if handling is not None:
                 self._handling = None
                 handling.end(error)
+
+    def _judge(self, error: BaseException | None) -> Decision | None:
+        """Return the decision for the end of the block; None if the message is settled, or held by an outage."""
+        return self._settler.judge(self, self._outcome(error), error)
 
     def _outcome(self, error: BaseException | None) -> Outcome:
         return Outcome.REJECTED if error is not None and error is self._invalid else _outcome(error)

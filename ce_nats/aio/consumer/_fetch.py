@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,14 @@ from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCo
 from ...wire._ack_subject import AckSubject, parse_ack_subject
 from ...wire.nats import read_header_block
 from .._errors import delivery_errors
-from .._natspy import RawMessage, receive_raw, subscribe_raw, subscription_id, unsubscribe_and_drain
+from .._natspy import (
+    RawMessage,
+    on_drain,
+    receive_raw,
+    subscribe_raw,
+    subscription_id,
+    unsubscribe_and_drain,
+)
 from .._permissions import ConnectionWatch, Denial
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.supervising import failure, supervise
@@ -78,6 +85,7 @@ class Fetcher:
         acks: Writes acknowledgements, before each request.
         running: State of the consumer, which gets the error after which no further messages arrive.
         deliver: Called with the messages that have arrived.
+        end: Called while the connection is drained; it is closed afterwards.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class Fetcher:
         acks: AckWriter,
         running: Running,
         deliver: Callable[[list[Entry]], None],
+        end: Callable[[], Awaitable[None]],
     ) -> None:
         self._nc = nc
         self._binding = binding
@@ -95,6 +104,7 @@ class Fetcher:
         self._acks = acks
         self._running = running
         self._deliver = deliver
+        self._end_consumer = end
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +126,7 @@ class Fetcher:
         ConnectionWatch.of(self._nc).add(self._on_denial)
         with delivery_errors(self._binding.target, self._nc):
             self._subscription = await subscribe_raw(self._nc, self._inbox, self._receive)
+        on_drain(self._subscription, self._end_consumer)
         self._task = supervise(self._keep_requesting(), self._binding.target, self._running.fail)
 
     def stop(self) -> None:
@@ -150,7 +161,7 @@ class Fetcher:
         await self._wanted.wait()
         while self._running.error is None:
             if self._nc.is_closed:
-                self._running.fail(ConnectionWatch.of(self._nc).closed_error(self._binding.target))
+                self._running.cut_off(ConnectionWatch.of(self._nc).closed_error(self._binding.target))
                 return
             batch = self._ledger.free_slots(time.monotonic()) if self._is_due() else 0
             if batch:

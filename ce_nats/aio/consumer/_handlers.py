@@ -13,6 +13,7 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from ...errors import DeliveryError, ErrorCode, preview
+from ...redelivery import Decision
 from .._util.checks import not_async
 from .._util.supervising import CancellableTask, supervise
 from ._deliveries import Deliveries
@@ -81,14 +82,22 @@ class Workers:
             worker.add_done_callback(partial(self._check, ended))
             self._workers.append(worker)
         overdue = supervise(self._watch(stopped, stop_timeout), self._target, partial(_end, ended))
+        settler = self._deliveries.settler
         try:
             await ended
+        except asyncio.CancelledError:
+            await self._end_workers()
+            await settler.background.cancel()
+            raise
         finally:
-            self._cancel()
-            await asyncio.gather(*self._workers, return_exceptions=True)
+            await self._end_workers()
             overdue.cancel()
             await asyncio.gather(overdue, return_exceptions=True)
-            await self._deliveries.confirmed()
+            await settler.finish()
+
+    async def _end_workers(self) -> None:
+        self._cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
 
     def _check(self, ended: asyncio.Future[None], worker: Worker) -> None:
         """After the last worker, or the first one that failed, end the run."""
@@ -155,17 +164,30 @@ class Workers:
             TypeError: The handler is not async.
             BaseException: ``error``, if it ends the worker.
         """
-        await self._end(delivery, error)
         if isinstance(error, Exception) and not isinstance(error, NotAsyncError):
-            self._report(error, delivery)
-        elif error is not None:
+            self._leave(delivery)
+            decision, settler = delivery._judge(error), self._deliveries.settler
+            ending = self._settle_failed(delivery, error, decision)
+            await (settler.background.run(ending) if settler.is_stored(decision) else ending)
+            return
+        await self._end(delivery, error)
+        if error is not None:
             self._raise(error)
+
+    async def _settle_failed(self, delivery: Delivery, error: Exception, decision: Decision | None) -> None:
+        await self._settle_block(delivery, error, decision)
+        self._report(error, delivery)
 
     async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
         """End the block of a message, which settles it; a failure is reported."""
+        self._leave(delivery)
+        await self._settle_block(delivery, error)
+
+    async def _settle_block(
+        self, delivery: Delivery, error: BaseException | None, decision: Decision | None = None
+    ) -> None:
         try:
-            self._leave(delivery)
-            await delivery._settle_block(error)
+            await delivery._settle_block(error, decision)
         except Exception as failure:
             self._report(failure, delivery)
 

@@ -143,8 +143,7 @@ class Keying:
             # As a failure of its handler. Its key is not known, so it cannot hold back others.
             entry.has_key = False
             delivery = self._delivery_of(entry)
-            await self._settler.settle_quietly(delivery, Outcome.FAILED, error)
-            self._settler.reporter.report(error, delivery)
+            await self._settler.settle_quietly(delivery, Outcome.FAILED, error, is_reported=True)
 
     def _key_of(self, entry: Entry) -> Hashable:
         """

@@ -9,16 +9,11 @@ missing ones.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection
-from typing import Final
 
 from .._jetstream_api import Progress
 from ._entry import Entry
 from ._key_order import Continuity, KeyOrder
-
-# Settled messages that are remembered, because acknowledgements can be lost.
-_MAX_REMEMBERED: Final = 16_384
 
 
 class Keys:
@@ -40,8 +35,6 @@ class Keys:
         self.order = KeyOrder()
         self._pause = pause
         self._continuity = Continuity()
-        # Sequence in the stream, and time, of messages that this process has settled.
-        self._remembered: OrderedDict[tuple[int, int], None] = OrderedDict()
         # While messages are missing:
         self.missing = 1
         self._was_redelivered = False
@@ -65,9 +58,9 @@ class Keys:
             return max(1, min(most, self.missing))
         return 1 if now >= self._not_before else 0
 
-    def receive(self, entry: Entry, now: float, *, is_known: bool) -> bool:
+    def receive(self, entry: Entry, now: float, *, is_known: bool) -> None:
         """
-        Note a delivery; return whether its message was settled before, and needs only another acknowledgement.
+        Note a delivery.
 
         Args:
             entry: The message.
@@ -82,14 +75,6 @@ class Keys:
                 self.missing -= 1
             else:
                 self._not_before = now + self._pause
-        return (origin.sequence, origin.timestamp) in self._remembered
-
-    def remember(self, entry: Entry) -> None:
-        """Remember a message that was handled or dead-lettered: its acknowledgement can be lost."""
-        origin = entry.origin
-        self._remembered[origin.sequence, origin.timestamp] = None
-        if len(self._remembered) > _MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
 
     def begin_request(self, in_flight: Collection[int]) -> None:
         """Note that the progress of the consumer is requested; the argument is that of :meth:`complete`."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from ...redelivery import Breaker, BreakerState
 from ._entry import Arrival, Entry, Place
+from ._handled import Handled
 from ._isolation import Isolation
 from ._keys import Keys
 
@@ -54,6 +55,7 @@ class Ledger:
     Attributes:
         isolation: As the argument.
         breaker: As the argument.
+        handled: Messages that were handled, and may be delivered again.
         keys: Order of keys; None if the order is not kept.
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
@@ -66,6 +68,7 @@ class Ledger:
     def __init__(self, prefetch: int, isolation: Isolation, breaker: Breaker, ack_delay: float) -> None:
         self.isolation = isolation
         self.breaker = breaker
+        self.handled = Handled()
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
         self.ahead: Callable[[], int] = int  # zero
@@ -113,11 +116,13 @@ class Ledger:
         """
         sequence = entry.sequence
         known = self._entries.get(sequence)
-        if self.keys is not None and self.keys.receive(entry, now, is_known=known is not None):
-            self._pend(entry, now)
-            return Arrival.SETTLED
+        if self.keys is not None:
+            self.keys.receive(entry, now, is_known=known is not None)
         if known is not None:
             return self._arrive_again(known, entry, connection)
+        if (self.keys is not None or entry.deliveries > 1) and entry in self.handled:
+            self._pend(entry, now)
+            return Arrival.SETTLED
         if not self.waiting:
             self._connection = connection
         self._entries[sequence] = entry
@@ -141,7 +146,7 @@ class Ledger:
         is_plain = False  # the first one also tells the connection of those that wait
         for entry in entries:
             # As arrive() does, without a call: almost all messages are delivered for the first time.
-            if is_plain and entry.arrival == 1 and entry.sequence not in known:
+            if is_plain and entry.deliveries == 1 and entry.sequence not in known:
                 known[entry.sequence] = entry
                 self.waiting += 1
                 ready.append(entry)
@@ -227,6 +232,13 @@ class Ledger:
         else:
             queue.append(entry)
 
+    def set_aside(self, entry: Entry) -> None:
+        """Take a message that no handler gets, because it is not an event, for instance."""
+        if entry.place is not _TAKEN:
+            self._leave(entry)
+            entry.place = _TAKEN
+            self.taken += 1
+
     def hold(self, entry: Entry, *, is_first: bool) -> None:
         """As :meth:`put_back`, for a message whose handler has failed because of an outage."""
         self.put_back(entry, is_first=is_first)
@@ -294,15 +306,15 @@ class Ledger:
         """Return whether the pending acknowledgements have to be written: the first is old, or no message waits."""
         return bool(self.acks) and (now >= self.acks_due or not self.waiting)
 
-    def settle_acks(self) -> None:
+    def settle_acks(self, now: float) -> None:
         """Note that the pending acknowledgements were written."""
-        entries, keys = self._entries, self.keys
+        entries, is_remembered = self._entries, self._remembers(now)
         for entry in self.acks:
             entry.place = _SETTLED
             if entries.get(entry.sequence) is entry:
                 del entries[entry.sequence]
-            if keys is not None:
-                keys.remember(entry)
+            if is_remembered:
+                self.handled.add(entry)
         self.acks.clear()
         self.acks_due = float("inf")
 
@@ -318,9 +330,13 @@ class Ledger:
         self._leave(entry)
         entry.place = _SETTLED
         self._entries.pop(entry.sequence, None)
-        if self.keys is not None and is_final:
-            self.keys.remember(entry)
+        if is_final and self._remembers(now):
+            self.handled.add(entry)
         return self._end(entry, now)
+
+    def _remembers(self, now: float) -> bool:
+        """Return whether messages that are settled now are remembered: with keys all are, to keep the order."""
+        return self.keys is not None or self.handled.is_late(now)
 
     def delay(self, entry: Entry) -> None:
         """With keys: begin the delay before the next attempt at a message, whose present one has failed."""

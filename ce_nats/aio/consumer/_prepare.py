@@ -198,8 +198,7 @@ class Preparation:
             delivery.error = error
             # Not by the policy: the message was not handled, whatever its number of deliveries.
             retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
-            await self._settler.settle_quietly(delivery, retry, error)
-            self._settler.reporter.report(error, delivery)
+            await self._settler.settle_quietly(delivery, retry, error, is_reported=True)
         return None
 
     async def delivery_of(self, entry: Entry) -> Delivery:
@@ -239,9 +238,7 @@ class Preparation:
             outcome = delivery._outcome(error)
             if outcome is Outcome.REJECTED and isinstance(error, DecodeError):
                 delivery.error = error
-            await self._settler.settle_quietly(delivery, outcome, error)
-            if delivery.error is None:
-                self._settler.reporter.report(error, delivery)
+            await self._settler.settle_quietly(delivery, outcome, error, is_reported=delivery.error is None)
             return False
         return True
 

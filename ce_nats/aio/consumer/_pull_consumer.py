@@ -76,6 +76,8 @@ _log: Final = logging.getLogger(__name__)
 
 BACKOFF: Final = Backoff()
 ACK_DELAY: Final = 0.002
+# Interval in which a connection that is being drained looks for running blocks.
+_BLOCK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class _Parts:
         recorder: Recorder,
         reporter: Reporter,
         deliver: Callable[[list[Entry]], None],
+        end: Callable[[], Awaitable[None]],
         *,
         max_alone: int,
         has_headers_only: bool,
@@ -150,7 +153,7 @@ class _Parts:
         outage = Outage(Breaker(options.pause_after), options.unavailable, running, binding, options.observer)
         ledger = Ledger(options.prefetch, isolation, outage.breaker, options.ack_delay)
         acks = AckWriter(nc, ledger, running, reporter, options.ack_delay)
-        fetcher = Fetcher(nc, binding, ledger, acks, running, deliver)
+        fetcher = Fetcher(nc, binding, ledger, acks, running, deliver, end)
         confirmations = Confirmations(js, running) if options.double_ack else None
         settler = Settler(
             js,
@@ -385,6 +388,7 @@ class PullConsumer:
             self._recorder,
             self._reporter,
             self._deliver,
+            self._drain,
             max_alone=max(1, self._policy.unfinished_limit - limit),
             has_headers_only=bool(config.headers_only),
         )
@@ -399,6 +403,9 @@ class PullConsumer:
             await parts.fetcher.close()
             if self._releasing is not None:
                 await asyncio.gather(self._releasing, return_exceptions=True)
+            if isinstance(error, asyncio.CancelledError):
+                await parts.settler.background.cancel()
+            await parts.settler.finish()
             await self._release(parts.ledger.unhandled())
         finally:
             ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
@@ -410,11 +417,22 @@ class PullConsumer:
             if parts.confirmations is not None:
                 await parts.confirmations.close()
 
+    async def _drain(self) -> None:
+        """While the connection is drained: stop, wait for running blocks, and release the other messages."""
+        self.stop()
+        parts = self._open_parts()
+        while any(entry.has_started for entry in parts.ledger.in_flight()):  # noqa: ASYNC110 - blocks of the program
+            await asyncio.sleep(_BLOCK_SECONDS)
+        await parts.settler.finish()
+        await self._release(parts.ledger.unhandled())
+        parts.acks.flush()
+
     def stop(self) -> None:
         """
         Yield no further deliveries: iterations end, and :meth:`run` returns when its handlers have returned.
 
-        Handlers that still run after ten seconds are logged.
+        Handlers that still run after ten seconds are logged. ``nc.drain()`` also stops the consumer, and waits for its
+        handlers, at most for the ``drain_timeout`` of the connection.
         """
         self._running.stop()
         if self._parts is not None:
@@ -643,5 +661,5 @@ class PullConsumer:
         error = DeliveryError(error.code, f"{self._binding.target}: {error.message}")
         if self._running.error is None:
             self._reporter.report(error, None)
-        self._running.fail(error)
+        self._running.cut_off(error)
         return True

@@ -32,6 +32,7 @@ class Running:
         stopped: Set when the program has stopped the consumer.
         error: Error that ends the iterations, or None.
         has_ended: Whether the iterations end, with or without an error.
+        is_cut_off: Whether nothing can be acknowledged any more, so that no further handler may start.
         changed: Set when messages have arrived, or another one may be handled.
     """
 
@@ -39,7 +40,7 @@ class Running:
         self.target = target
         self.stopped = asyncio.Event()
         self.error: DeliveryError | None = None
-        self.has_ended = False
+        self.has_ended = self.is_cut_off = False
         self.changed = asyncio.Event()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -54,6 +55,11 @@ class Running:
         self.has_ended = True
         self.error = self.error or error
         self.wake()
+
+    def cut_off(self, error: DeliveryError) -> None:
+        """As :meth:`fail`, because nothing can be acknowledged any more: messages that wait are not handled."""
+        self.is_cut_off = True
+        self.fail(error)
 
     def wake(self, most: int | None = None) -> None:
         """

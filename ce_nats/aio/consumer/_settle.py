@@ -26,6 +26,7 @@ from .._util.pausing import random_number
 from ..core._publish import round_trip
 from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
+from ._background import Background
 from ._binding import Binding
 from ._confirm import Confirmations
 from ._dead_letters import keeps_terminated, message_id, store
@@ -65,6 +66,7 @@ class Settler:
         nc: The connection.
         policy: As the argument.
         reporter: As the argument.
+        background: Settles messages beside handlers.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Settler:
         self.nc = client_of(js)
         self.policy = policy
         self.reporter = reporter
+        self.background = Background(running)
         self._js = js
         self._binding = binding
         self._dead_letter = dead_letter
@@ -190,8 +193,9 @@ class Settler:
             assert isinstance(error, DeliveryError)
             self.reporter.report(error, attempt)
 
-    async def confirmed(self) -> None:
-        """Wait until each acknowledgement is confirmed, or has failed."""
+    async def finish(self) -> None:
+        """Wait until dead letters are stored, and acknowledgements are confirmed, or have failed."""
+        await self.background.finish()
         if self._confirmations is not None:
             await self._confirmations.confirmed()
 
@@ -280,15 +284,15 @@ class Settler:
             self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, failure)
             raise
 
-    async def settle_handled(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> None:
-        """
-        Settle a message by the outcome of its handler. Has no effect if it is already settled.
+    def judge(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> Decision | None:
+        """Return the decision for the outcome of a handler; None if the message is settled, or held by an outage."""
+        if attempt.is_settled or self._is_held(attempt, outcome, error):
+            return None
+        return self.decide(attempt, outcome)
 
-        Raises:
-            DeliveryError: As :meth:`Delivery.ack` does.
-        """
-        if not (attempt.is_settled or self._is_held(attempt, outcome, error)):
-            await self.settle(attempt, self.decide(attempt, outcome), error)
+    def is_stored(self, decision: Decision | None) -> bool:
+        """Return whether a dead letter is stored, which takes long."""
+        return decision is not None and decision.action is Action.DEAD_LETTER and self._dead_letter is not None
 
     def _is_held(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> bool:
         """Note a failure; return whether it is due to an outage, so that the message is kept and handled again."""
@@ -305,24 +309,62 @@ class Settler:
         return True
 
     async def settle_quietly(
-        self, attempt: Attempt, wanted: Outcome | Decision, error: BaseException | None = None
+        self,
+        attempt: Attempt,
+        wanted: Outcome | Decision,
+        error: Exception | None = None,
+        *,
+        is_reported: bool = False,
     ) -> None:
-        """Settle a message by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
-        if isinstance(wanted, Outcome) and self._is_held(attempt, wanted, error):
-            return
-        decision = wanted if isinstance(wanted, Decision) else self.decide(attempt, wanted)
+        """
+        Settle a message that no handler gets; errors are reported, not raised. Dead letters are stored beside handlers.
+
+        Args:
+            attempt: The attempt.
+            wanted: The decision, or an outcome for that of the policy.
+            error: Why; or None.
+            is_reported: Whether it is reported afterwards.
+        """
+        decision = wanted if isinstance(wanted, Decision) else self.judge(attempt, wanted, error)
         acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else _ACKNOWLEDGED
+        work = self._settle_quietly(attempt, decision, error, acknowledged, error if is_reported else None)
+        if self.is_stored(decision):
+            self._ledger.set_aside(attempt._entry)
+            await self.background.run(work)
+        else:
+            await work
+
+    async def _settle_quietly(
+        self,
+        attempt: Attempt,
+        decision: Decision | None,
+        error: Exception | None,
+        acknowledged: OutcomeKind,
+        reported: Exception | None,
+    ) -> None:
         try:
-            await self.settle(attempt, decision, error, acknowledged=acknowledged)
+            if decision is not None:
+                await self.settle(attempt, decision, error, acknowledged=acknowledged)
         except DeliveryError as failure:
             self.reporter.report(failure, attempt)
+        except asyncio.CancelledError:
+            self._ledger.put_back(attempt._entry)
+            raise
+        if reported is not None:
+            self.reporter.report(reported, attempt)
 
     async def release(self, attempts: Sequence[Attempt]) -> None:
         """
         Release messages to other clients at once, and wait until the server has received this.
 
-        Those that would be suspects at their next delivery are recorded.
+        Those that would be suspects at their next delivery are recorded. If the connection is closed, all are
+        redelivered after their ack deadlines.
         """
+        if self.nc.is_closed:
+            for attempt in attempts:
+                self._leave(attempt._entry, is_final=False)
+                self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, None)
+            return
         await self._recorder.release({attempt.sequence: attempt._entry.deliveries for attempt in attempts})
         for attempt in attempts:
             await self.settle_quietly(attempt, Outcome.RELEASED)

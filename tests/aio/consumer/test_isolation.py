@@ -18,7 +18,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
-from tests.support.consuming import after, consume, is_settled, publish
+from tests.support.consuming import after, consume, is_settled, number_of, publish
 from tests.support.crashing import MAX_DELIVERIES
 from tests.support.reading import fetch
 from tests.support.tables import each
@@ -142,6 +142,24 @@ async def test_several_messages_that_were_redelivered_while_they_waited_are_rele
     async with consume(ack_wait=0.3, prefetch=8) as consumer:
         await after(consumer.run(handle))
     assert sum("the event loop was blocked" in text for text in caplog.messages) == 1
+    await is_settled()
+
+
+async def test_batch_that_blocks_for_longer_than_ack_wait_is_handled_once(publish, consume, is_settled):
+    """Its redeliveries are read after it was acknowledged."""
+    await publish(*range(20))
+    handled = []
+
+    async def handle(batch):
+        if not handled:
+            time.sleep(0.7)  # noqa: ASYNC251 - blocking is the fault
+        handled.extend(map(number_of, batch))
+        if len(set(handled)) == 20:
+            consumer.stop()
+
+    async with consume(ack_wait=0.3) as consumer:
+        await after(consumer.run_batches(handle, max_events=10))
+    assert sorted(handled) == [*range(20)]
     await is_settled()
 
 

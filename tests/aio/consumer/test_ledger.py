@@ -30,7 +30,7 @@ MOVES = {
     for before, following in {
         "ready": "taken inbox suspect dropped pending",
         "suspect": "taken inbox dropped",
-        "inbox": "blocked ready suspect delayed dropped",
+        "inbox": "blocked ready suspect delayed dropped taken",
         "blocked": "ready suspect inbox dropped",
         "taken": "ready suspect delayed dropped pending settled",
         "delayed": "blocked ready dropped",
@@ -123,7 +123,7 @@ def test_meaning_of_a_redelivery_depends_on_where_the_message_is(place, deliveri
         elif place in (Place.PENDING, Place.SETTLED):
             ledger.acknowledge(entry, 0.0)
         if place is Place.SETTLED:
-            ledger.settle_acks()
+            ledger.settle_acks(0.0)
     assert ledger.arrive(entry_of(1, deliveries), 0.0, connection) is arrival
 
 
@@ -146,7 +146,7 @@ def test_acknowledgement_is_pending_until_it_is_written():
     assert entry.is_settled
     assert ledger.sequences() == [1, 2]
     assert ledger.in_flight() == [other]
-    ledger.settle_acks()
+    ledger.settle_acks(1.0)
     assert entry.place is Place.SETTLED
     assert ledger.sequences() == [2]
 
@@ -301,11 +301,28 @@ def test_message_settled_before_is_acknowledged_again():
     ledger = keyed("a")
     entry = ledger.take(0.0)
     ledger.acknowledge(entry, 0.0)
-    ledger.settle_acks()
+    ledger.settle_acks(0.0)
     assert ledger.arrive(entry_of(1, 2, 2), 0.0) is Arrival.SETTLED
     assert [one.deliveries for one in ledger.acks] == [2]
-    ledger.settle_acks()
+    ledger.settle_acks(0.0)
     assert ledger.sequences() == []
+
+
+@each(("now", "arrival"), [(19.0, Arrival.NEW), (20.0, Arrival.SETTLED)])
+@each("is_acknowledged", [True, False])
+def test_message_settled_after_its_deadline_is_acknowledged_again(now, arrival, is_acknowledged):
+    """Its redelivery was on its way."""
+    ledger = ledger_of(1, 2)
+    ledger.handled.extend(0.0, 10.0)
+    entry, other = take_all(ledger)
+    if is_acknowledged:
+        ledger.acknowledge(entry, now)
+        ledger.settle_acks(now)
+    else:
+        ledger.settle(entry, now)  # dead-lettered
+    ledger.settle(other, now, is_final=False)
+    arrived = ledger.arrive_all([entry_of(2, 2, 3), entry_of(1, 2, 4)], now)
+    assert [one for one, _ in arrived] == [arrival] * (arrival is not Arrival.NEW)
 
 
 def test_messages_may_be_taken_when_the_order_is_not_kept_any_more():
@@ -445,8 +462,12 @@ class Client:
                 self.ledger.admit(entry, entry.sequence % 3, now)
             else:
                 entry.has_key = False
-                self.ledger.delay(entry)
                 self.returned.add(entry.sequence)
+                if entry.sequence % 2:
+                    self.ledger.delay(entry)
+                else:  # to be dead-lettered beside handlers
+                    self.ledger.set_aside(entry)
+                    self.running.append(entry)
 
     def ask(self, meanwhile):
         """Request the progress of the consumer; other things happen until the response has arrived."""
@@ -475,7 +496,8 @@ class Client:
             assert entry not in [one for one, _ in self.blocks]
             earlier = set(range(entry.sequence % 3, entry.sequence, 3)) - {0}
             assert earlier <= finished | self.dropped | self.returned
-            assert not earlier & {one.sequence for one in self.running + [one for one, _ in self.blocks]}
+            handled = self.running + [one for one, _ in self.blocks]
+            assert not earlier & {one.sequence for one in handled if one.has_key}
         return entry
 
     def put_back(self, entry):
@@ -527,7 +549,7 @@ class Client:
                 self.server.acknowledge(entry.sequence)
         for entry in {entry.sequence: entry for entry in self.ledger.acks}.values():
             assert entry.origin.consumer_sequence == self.latest[entry.sequence]
-        self.ledger.settle_acks()
+        self.ledger.settle_acks(0.0)
 
     def end_delays(self, now):
         for entry in self.ledger.in_flight():
@@ -604,7 +626,8 @@ class Simulation:
 
     def end_handler(self, client):
         if client.running:
-            self.finish(client, self.random.choice(client.running), self.random.choice(OUTCOMES))
+            entry = self.random.choice(client.running)
+            self.finish(client, entry, self.random.choice(OUTCOMES if entry.has_key else ["rejected", "failed"]))
 
     def finish(self, client, entry, outcome="done"):
         if outcome in ("done", "acknowledged", "rejected"):

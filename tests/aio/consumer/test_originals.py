@@ -101,6 +101,7 @@ async def test_original_is_requeued_from_its_stream(js, subject, stream, dead, p
     await poison(1, 1)
     await consume(2)
     letters = await all_of(js, dead.replace(".", "_"))
+    letters.sort(key=lambda letter: dict(letter.headers)["Dead-Letter-Sequence"])
     outcomes = [outcome async for outcome in requeue_all(js, each(letters), timeout=SECONDS)]
     assert [(outcome.ack.seq, outcome.is_deleted) for outcome in outcomes] == [(3, True), (4, True)]
     first, second, *copies = await all_of(js, stream)

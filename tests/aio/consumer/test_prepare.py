@@ -30,6 +30,7 @@ async def test_undecodable_messages_are_dead_lettered_and_not_yielded(
         assert number_of(event) == 1
     await is_settled()
     letters = [DeadLetter.split(letter.headers) for letter in await dead_letters(3)]
+    letters.sort(key=lambda letter: letter[0].sequence)
     assert [known.error for known, _ in letters] == ["not-a-cloudevent", "invalid-utf8", "not-a-cloudevent"]
     assert {known.reason for known, _ in letters} == {Reason.UNDECODABLE}
     assert dict(letters[1][1]) == headers

@@ -203,7 +203,7 @@ async def test_lines_about_failures_tell_what_became_of_the_event(publish, consu
 
     async with consume(backoff=[60]) as consumer:
         await after(consumer.run(handle))
-    first, second, third = (text.partition(", ")[2] for text in caplog.messages)
+    first, second, third = sorted(text.partition(", ")[2] for text in caplog.messages)
     assert first.startswith("sequence 1, delivery 1, id 'event 1', type ")
     assert first.endswith(f": Reject: no; dead-lettered to {dead}")
     assert second.endswith(": OSError: disk; acknowledged")

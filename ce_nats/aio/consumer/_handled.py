@@ -1,0 +1,56 @@
+"""
+Which messages has this process handled, although the server may deliver them again? Pure: ``now`` is an argument.
+
+An acknowledgement can be lost, and a redelivery can be on its way before the server has the acknowledgement: when the
+ack deadline was not extended in time, because a handler has blocked the event loop, or the connection was lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Final
+
+from ._entry import Entry
+
+# Messages that are remembered.
+_MAX_REMEMBERED: Final = 16_384
+
+
+class Handled:
+    """The last messages that were handled or dead-lettered, as far as they may be delivered again."""
+
+    def __init__(self) -> None:
+        # Sequence in the stream, and time: a stream that was created again has the same sequences.
+        self._messages: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._extended = self._late_after = math.inf
+
+    def extend(self, now: float, interval: float) -> None:
+        """
+        Note that the ack deadlines are extended.
+
+        Args:
+            now: Time in seconds.
+            interval: Seconds between two extensions, a third of ``ack_wait``.
+        """
+        is_in_time = now - self._extended <= 2 * interval
+        self._extended = now
+        # Redeliveries before an extension that was late are read within the next interval.
+        self._late_after = now + 2 * interval if is_in_time else now
+
+    def is_late(self, now: float) -> bool:
+        """Return whether messages that are acknowledged now may have been delivered again."""
+        return now >= self._late_after
+
+    def add(self, entry: Entry) -> None:
+        """Remember a message."""
+        origin = entry.origin
+        self._messages[origin.sequence, origin.timestamp] = None
+        if len(self._messages) > _MAX_REMEMBERED:
+            self._messages.popitem(last=False)
+
+    def __contains__(self, entry: Entry) -> bool:
+        if not self._messages:
+            return False
+        origin = entry.origin
+        return (origin.sequence, origin.timestamp) in self._messages
