@@ -444,6 +444,18 @@ async def _errors() -> AsyncIterator[str]:
         consumer = aio.PullConsumer(nc.jetstream(), "ORDERS", "billing", dead_letter=dead_letter, create=create)
         return consumer.__aenter__()
 
+    async def publish_unacknowledged(nc: Client, *, has_stream: bool) -> None:
+        js = nc.jetstream()
+        if has_stream:
+            await js.add_stream(name="ORDERS", subjects=["orders.>"], no_ack=True)
+        subscription = await nc.subscribe("orders.paid")
+        try:
+            await aio.jetstream.publish(js, small, "orders.paid", timeout=0.2)
+        finally:
+            await subscription.unsubscribe()
+            if has_stream:
+                await js.delete_stream("ORDERS")
+
     locked = "users: [{user: u, password: p, permissions: {publish: [nothing]}}]"
     with (
         NatsServer(jetstream=True) as server,
@@ -465,6 +477,8 @@ async def _errors() -> AsyncIterator[str]:
                 lambda: aio.jetstream.publish(denied.jetstream(), small, "orders.paid"),
                 lambda: aio.jetstream.publish(nc.jetstream(), small, "orders.paid"),
                 lambda: aio.jetstream.publish(without_jetstream.jetstream(), small, "orders.paid"),
+                lambda: publish_unacknowledged(nc, has_stream=False),
+                lambda: publish_unacknowledged(nc, has_stream=True),
                 lambda: anext(aio.jetstream.read_stream(without_jetstream.jetstream(), "ORDERS")),
                 lambda: enter(nc),
                 lambda: nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"]),

@@ -436,6 +436,17 @@ class StreamApi:
         """
         return (await self.look_up(subject))[1]
 
+    async def why_unacknowledged(self, subject: str) -> str:
+        """Return the reason why messages on a subject are received, and not acknowledged; ``""`` if it is unknown."""
+        names, reason = await self.look_up(subject)
+        if reason:
+            return f"only subscribers without JetStream listen, and no stream: {reason}"
+        with suppress(DeliveryError):
+            for name in names[:1]:
+                if (await self.config_and_state(name))[0].get("no_ack"):
+                    return f"stream {name} has no_ack, so it acknowledges nothing"
+        return ""
+
     async def look_up(self, subject: str) -> tuple[list[str], str | None]:
         """Return the names of the streams that listen on a subject, and the result of :meth:`why_no_stream`."""
         if self.prefix != DEFAULT_PREFIX:

@@ -7,7 +7,6 @@ hooks are logged; they neither lose nor duplicate a message.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -276,9 +275,16 @@ def kind_of(error: DeliveryError) -> OutcomeKind:
 
 
 def guarded(call: Callable[[], T]) -> T | None:
-    """Call user code, and log its exceptions: a ``CancelledError`` also, which cannot mean the task that calls it."""
+    """
+    Call user code, and log its exceptions.
+
+    Also a ``CancelledError``, which cannot mean the calling task, and those of test frameworks, which would end
+    nats-py's read loop.
+    """
     try:
         return call()
-    except (Exception, asyncio.CancelledError):
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         _log.exception("a hook or an instrumentation must not raise")
         return None

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import nats.errors
 from nats.aio.client import Client
 
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, preview
 from ._natspy import (
     accept_late_pongs,
     accept_malformed_messages,
@@ -115,6 +115,7 @@ class ConnectionWatch:
         self._first_denied: Denial | None = None
         self._number_denied = 0
         self._denied_inbox = ("", 0)
+        self._dropped: dict[int, int] = {}  # by number of the subscription
         # nats-py keeps the last error after a reconnect.
         self._past_error = None if nc.is_closed else nc.last_error
         # Operations that fail when the connection is closed, with the target for the error text.
@@ -171,6 +172,10 @@ class ConnectionWatch:
         if inbox and inbox == self.inbox.lower() and reconnects == self._nc.stats["reconnects"]:
             raise Denial("subscription", inbox).error(self.inbox)
 
+    def dropped(self, sid: int) -> int:
+        """Return how many messages of a subscription nats-py has dropped, because too many waited."""
+        return self._dropped.get(sid, 0)
+
     @property
     def loss(self) -> Exception | None:
         """Error by which the connection was lost permanently; None if it is open, or the program has closed it."""
@@ -222,6 +227,8 @@ class ConnectionWatch:
         found = _VIOLATION.search(text)
         if PAYLOAD_VIOLATION in text:
             self._violation, self._violated_at = error, time.monotonic()
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self._note_dropped(error)
         if found is None:
             await self._call_back(error)
             return
@@ -235,6 +242,16 @@ class ConnectionWatch:
             self._first_denied = self._first_denied or denial
             self._number_denied += 1
         await self._call_back(error)
+
+    def _note_dropped(self, error: nats.errors.SlowConsumerError) -> None:
+        self._dropped[error.sid] = count = self.dropped(error.sid) + 1
+        if str(count).strip("0") == "1":  # the first one, the tenth, and so on
+            _log.warning(
+                "subscription on %s: %d messages are lost so far: the program receives them too slowly, and more wait "
+                "than nats-py keeps, by default 524288 or 128 MiB",
+                preview(error.sub.subject),
+                count,
+            )
 
     def _original(self, text: str, found: re.Match[str]) -> str:
         """Return the subject of a violation in its original case; ``""`` if that is unknown."""

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
+import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
@@ -36,7 +37,7 @@ from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
 from .core._publish import as_nats_headers, check_size
 from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, TimeToLive, event_id, prepare_for_stream
-from .publishing._stream_lookup import publish_with_retry
+from .publishing._stream_lookup import late_error, publish_with_retry
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
@@ -118,9 +119,11 @@ async def publish(
     check_size(message, nc.max_payload, MAX_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery_errors(subject, nc, refused=ErrorCode.PUBLISH_REFUSED):
+        seconds = api_timeout(js) if timeout is None else timeout
         try:
-            seconds = api_timeout(js) if timeout is None else timeout
             return await answered(nc, subject, lambda: publish_with_retry(js, subject, message.data, headers, seconds))
+        except nats.errors.TimeoutError as error:
+            raise await late_error(nc, api_prefix(js), subject, seconds) from error
         except (AttributeError, TypeError, ValueError) as error:
             # Another subscriber of the subject may have replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error

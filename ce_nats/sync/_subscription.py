@@ -82,6 +82,11 @@ class Subscription:
         del hand[0]  # no call follows: see take()
         return item
 
+    @property
+    def dropped(self) -> int:
+        """Number of messages that are lost, because more of them waited for the iteration than nats-py keeps."""
+        return self._events.dropped
+
     def __enter__(self) -> Subscription:
         return self
 

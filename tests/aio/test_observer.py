@@ -14,6 +14,7 @@ from ce_nats import EncodeError, ErrorCode, NatsMessage, to_nats_message
 from ce_nats.aio import DeliveryError, MessageOutcome, OutcomeKind, Publisher, PublishError, PullConsumer, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._observer import Observer
+from ce_nats.aio.jetstream import configure_stream
 from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.redelivery import Backoff, Reason
 from ce_nats.testing import FakeDelivery
@@ -371,14 +372,21 @@ async def test_missing_acknowledgements_have_an_outcome(nc, js, subject, make_ev
     assert [(one.kind, one.error.code) for one in outcomes] == [(OutcomeKind.UNACKNOWLEDGED, "timeout")] * 2
 
 
-async def test_exception_in_a_publishers_hook_changes_nothing(js, stream, subject, make_event, caplog):
+@pytest.mark.parametrize("is_batched", [True, False])
+@pytest.mark.parametrize("kind", [KeyError, asyncio.CancelledError, pytest.fail.Exception])
+async def test_exception_in_a_publishers_hook_changes_nothing(
+    js, stream, subject, make_event, caplog, kind, is_batched
+):
     def fail(outcome):
-        raise KeyError(outcome.subject)
+        raise kind(outcome.subject)
 
-    async with Publisher(js, on_outcome=fail) as publisher:
+    await configure_stream(js, stream, allow_batched=True)
+    async with Publisher(js, on_outcome=fail, fast_ingest=is_batched) as publisher:
         for number in range(20):
             await publisher.publish(make_event(number), subject)
+        await asyncio.wait_for(publisher.flush(), 60)
     assert publisher.acknowledged == 20
+    assert bool(publisher.batched) == is_batched
     assert (await js.stream_info(stream)).state.messages == 20
     assert len(caplog.records) == 20
 

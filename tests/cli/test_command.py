@@ -70,3 +70,10 @@ def test_signal_that_the_caller_ignores_is_ignored(calls, number):
 def test_installed_command_starts_in_this_module():
     """Not in the package, whose import takes time."""
     assert '\nce-nats = "_ce_nats_command:main"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+def test_nothing_is_imported_before_signals_are_handled():
+    """The import of ``typing`` takes long enough to be interrupted."""
+    program = "import sys; known = {*sys.modules}; import _ce_nats_command; print(*sorted({*sys.modules} - known))"
+    added = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {*added.split()} <= {"__future__", "_ce_nats_command", "_signal"}

@@ -26,7 +26,7 @@ class Attempt(Received):
         event: Its event, or None.
     """
 
-    __slots__ = ("_ending", "_entry", "_handling", "_nc", "_retries", "_turn")
+    __slots__ = ("_ending", "_entry", "_handling", "_is_held", "_nc", "_retries", "_turn")
 
     # Not that of the base class: nats-py's message is only made if it is used.
     def __init__(self, nc: Client, entry: Entry, event: DecodedEvent | None) -> None:
@@ -37,6 +37,7 @@ class Attempt(Received):
         self._retries = entry.retries
         self._handling: Handling | None = None  # the running block, if there is an observer
         self._ending = ""
+        self._is_held = False  # it has failed because of an outage, and is handled again
         self.error: CeNatsError | None = None
 
     @property

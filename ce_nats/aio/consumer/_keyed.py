@@ -18,14 +18,13 @@ from typing import Final
 
 from ...errors import DecodeError, DeliveryError, ErrorCode, preview
 from ...redelivery import Outcome
-from .._jetstream_api import Progress
 from .._util.supervising import call_plain, supervise
 from ._acks import AckWriter
 from ._binding import Binding
 from ._delivery import Delivery
 from ._entry import Entry
 from ._fetch import Fetcher
-from ._key_order import IN_USE_SECONDS, OtherClients, Sharing
+from ._key_order import OtherClients
 from ._keys import Keys
 from ._ledger import Ledger
 from ._prepare import Preparation
@@ -87,12 +86,9 @@ class Keying:
         self._acks = acks
         self._fetcher = fetcher
         self._running = running
-        self._sole_use = SoleUse(settler.nc, binding)
-        self._is_sole = False  # according to the metadata of the consumer
-        self._others: OtherClients | None = others  # until this client has had all messages for the first time
+        self._sole_use = SoleUse(settler.nc, binding, others)
         self._pause = min(_MAX_PAUSE, min(binding.waits) / 5)
         self._keys = Keys(self._pause)
-        self._is_warned = False
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -181,7 +177,7 @@ class Keying:
         """Wait until no other client keeps the order; return False if that fails."""
         while not self._keys.has_begun:
             try:
-                self._is_sole = await self._sole_use.begin()
+                await self._sole_use.begin()
             except DeliveryError as error:
                 if not self._survives(error):
                     return False
@@ -190,30 +186,6 @@ class Keying:
                 self._keys.has_begun = True
                 self._wake()
         return True
-
-    async def _is_shared(self, progress: Progress) -> bool:
-        """
-        Return whether other clients use the consumer.
-
-        Raises:
-            DeliveryError: ``consumer-in-use``: they do not stop.
-        """
-        if self._is_sole:
-            if not self._sole_use.is_written_in(progress.metadata):
-                self._is_sole = await self._sole_use.begin()
-            return False
-        # Without the metadata, other clients are only seen by their requests.
-        if self._others is None:
-            return False
-        target = self._binding.target
-        sharing = self._others.observe(progress.requests, time.monotonic())
-        text = "another client requests messages, and with a key the consumer must have one client"
-        if sharing is not Sharing.ALONE and not self._is_warned:
-            self._is_warned = True
-            _log.warning("%s: %s; waiting for %g s until it stops", target, text, IN_USE_SECONDS)
-        if sharing is Sharing.IN_USE:
-            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{target}: {text}")
-        return sharing is not Sharing.ALONE
 
     def _survives(self, error: DeliveryError) -> bool:
         """Report an error after which a request may succeed; any other one ends the run."""
@@ -234,14 +206,14 @@ class Keying:
             self._keys.begin_request(self._ledger.sequences())
             try:
                 progress = await self._binding.progress()
-                is_shared = await self._is_shared(progress)
+                is_shared = await self._sole_use.is_shared(progress)
             except DeliveryError as error:
                 if not self._survives(error):
                     return False
                 pause = _MAX_PAUSE
             else:
                 if not is_shared and self._keys.complete(progress, self._ledger.sequences()):
-                    self._others = None
+                    self._sole_use.note_complete()
                     return True
             self._wake()
             seconds = time.monotonic() - began

@@ -151,12 +151,16 @@ class Reporter:
         """
         Report an error; log it without a hook, or if the message has ended without a handler.
 
+        Failures during an outage are not logged: they are alike, and there are lines about the outage.
+
         Args:
             error: The error.
             delivery: The delivery that it concerns, or None.
             is_final: Whether the message has ended without a handler.
         """
         if self.call_hook(error, delivery) and not is_final:
+            return
+        if delivery is not None and delivery._is_held:
             return
         exc_info = None if isinstance(error, (CeNatsError, Reject)) else error
         _log.error("%s%s: %s%s", self.target, _place(delivery), _text(error), _ending(delivery), exc_info=exc_info)

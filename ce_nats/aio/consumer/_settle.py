@@ -303,7 +303,7 @@ class Settler:
         if blame is Blame.EVENT:
             return False
         self._ledger.hold(entry, is_first=blame is Blame.OUTAGE)
-        attempt._ending = "handled again, because of an outage"
+        attempt._is_held = True
         self._record_outcome(attempt, OutcomeKind.UNAVAILABLE, None, error)
         self._running.wake()
         return True

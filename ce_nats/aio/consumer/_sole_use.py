@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +22,7 @@ from nats.aio.subscription import Subscription
 
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
+from .._jetstream_api import Progress
 from .._permissions import answered
 from ._binding import METADATA_IMPOSSIBLE, Binding
 from ._key_order import IN_USE_SECONDS, OtherClients, Sharing
@@ -43,17 +43,21 @@ class SoleUse:
     Args:
         nc: An open connection.
         binding: The consumer.
+        others: Detects other clients if the metadata cannot be written.
     """
 
-    def __init__(self, nc: Client, binding: Binding) -> None:
+    def __init__(self, nc: Client, binding: Binding, others: OtherClients) -> None:
         self._nc = nc
         self._binding = binding
+        self._others: OtherClients | None = others  # until this client has had all messages for the first time
+        self._is_written = False
+        self._is_warned = False
         self._inbox = nc.new_inbox()
         self._subscription: Subscription | None = None
 
-    async def begin(self) -> bool:
+    async def begin(self) -> None:
         """
-        Wait until this client is the one; return False if that cannot be written to the metadata.
+        Wait until this client is the one, unless that cannot be written to the metadata.
 
         Raises:
             DeliveryError: ``consumer-in-use``: there is another one, which does not stop; ``timeout``;
@@ -81,20 +85,42 @@ class SoleUse:
             if error.code not in METADATA_IMPOSSIBLE:
                 raise
             _log.debug("%s", error)
-            return False
-        return True
+            self._is_written = False
+        else:
+            self._is_written = True
 
-    def is_written_in(self, metadata: Mapping[str, str]) -> bool:
+    async def is_shared(self, progress: Progress) -> bool:
         """
-        Return whether this client is the one according to the metadata; False if they name none.
+        Return whether other clients use the consumer.
 
         Raises:
-            DeliveryError: ``consumer-in-use``: they name another one.
+            DeliveryError: ``consumer-in-use``: they do not stop, or have replaced this one.
         """
-        inbox = metadata.get(METADATA_KEY, "")
-        if inbox in ("", self._inbox):
-            return inbox != ""
-        raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{self._binding.target}: {_OTHER}, and has replaced this one")
+        if not self._is_written:
+            return self._others is not None and self._is_requested(self._others, progress.requests)
+        inbox = progress.metadata.get(METADATA_KEY, "")
+        if inbox not in ("", self._inbox):
+            text = f"{self._binding.target}: {_OTHER}, and has replaced this one"
+            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, text)
+        if not inbox:
+            await self.begin()
+        return False
+
+    def _is_requested(self, others: OtherClients, requests: int) -> bool:
+        """As :meth:`is_shared`: without the metadata, other clients are only seen by their requests."""
+        target = self._binding.target
+        sharing = others.observe(requests, time.monotonic())
+        text = "another client requests messages, and with a key the consumer must have one client"
+        if sharing is not Sharing.ALONE and not self._is_warned:
+            self._is_warned = True
+            _log.warning("%s: %s; waiting for %g s until it stops", target, text, IN_USE_SECONDS)
+        if sharing is Sharing.IN_USE:
+            raise DeliveryError(ErrorCode.CONSUMER_IN_USE, f"{target}: {text}")
+        return sharing is not Sharing.ALONE
+
+    def note_complete(self) -> None:
+        """Note that this client has had all messages: from now on, requests of others are not looked for."""
+        self._others = None
 
     async def close(self) -> None:
         """Answer no longer."""

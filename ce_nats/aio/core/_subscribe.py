@@ -155,6 +155,11 @@ class Events:
     ) -> None:
         await self.stop()
 
+    @property
+    def dropped(self) -> int:
+        """Number of messages that are lost, because more of them waited for the iteration than nats-py keeps."""
+        return self._watch.dropped(self._sid)
+
     async def stop(self) -> None:
         """Unsubscribe. Further calls have no effect."""
         self._watch.remove(self._on_denial)

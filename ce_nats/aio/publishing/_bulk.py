@@ -32,7 +32,7 @@ from .._util.pausing import pause
 from ..core._publish import check_sizes, flush
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
-from ._stream_lookup import PAUSE_SECONDS, Listeners
+from ._stream_lookup import LATE, PAUSE_SECONDS, Listeners, late_error
 from ._tally import PublishResult
 from ._token_acks import TokenAcks
 
@@ -357,7 +357,7 @@ class BulkPublisher:
         if not self._client.is_connected:
             await self._give_up_connection(_closed(self._client, self._subject(min(self._pending))))
         elif self._sent and now - self._sent[0][2] >= self._ack_timeout:
-            await self._give_up_connection(self._late(self._client))
+            await self._give_up_connection(await self._late(self._client))
         elif self._retries:
             due = sorted(number for number, at in self._retries.items() if at <= now)
             for number in due:
@@ -376,10 +376,11 @@ class BulkPublisher:
         while self._frames and self._frames[0].end <= oldest:
             self._frames.popleft()
 
-    def _late(self, client: Client) -> DeliveryError:
-        violation = ConnectionWatch.of(client).violation_since(self._progress_at)
-        text = f"{self._subject(min(self._pending))}: no acknowledgement arrived in time{violation}"
-        return DeliveryError(ErrorCode.TIMEOUT, text)
+    async def _late(self, client: Client) -> DeliveryError:
+        subject = self._subject(min(self._pending))
+        if violation := ConnectionWatch.of(client).violation_since(self._progress_at):
+            return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {LATE}{violation}")
+        return await late_error(client, self._api_prefix, subject, self._ack_timeout)
 
     async def _give_up_connection(self, reason: DeliveryError) -> None:
         """

@@ -30,7 +30,7 @@ from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import PAUSE_SECONDS, Listeners
+from ._stream_lookup import LATE, PAUSE_SECONDS, Listeners, late_error
 from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
@@ -39,6 +39,8 @@ _YIELD_MESSAGES: Final = 64
 _BUFFER_BYTES: Final = 2**21
 # Interval of lookups whether JetStream is enabled.
 _LOOK_SECONDS: Final = 1.0
+# Subjects of messages that are not acknowledged, whose streams are looked up.
+_MAX_REASONS: Final = 16
 
 
 class PendingAcks(AckWindow[PendingMessage]):
@@ -85,9 +87,11 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._done = done
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
+        self._api_prefix = api_prefix
         self._listeners = Listeners(nc, api_prefix)
         self._lookups: set[str] = set()
         self._look_again = 0.0
+        self._reasons: dict[str, DeliveryError | None] = {}  # why messages are not acknowledged, by subject
         self._unyielded = 0
         self._loop: asyncio.AbstractEventLoop
         self._frames = FrameBuffer(nc)
@@ -356,8 +360,8 @@ class PendingAcks(AckWindow[PendingMessage]):
             self._fail(item.token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
             return
         violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-        late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement arrived in time{violation}")
-        self._fail(item.token, item.last_error or late)
+        late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: {LATE}{violation}")
+        self._fail(item.token, item.last_error or self._reasons.get(item.subject) or late)
 
     def fail_if_too_large(self, item: PendingMessage) -> bool:
         """Fail a message if the server's ``max_payload`` was lowered below its size; return whether it failed."""
@@ -408,9 +412,24 @@ class PendingAcks(AckWindow[PendingMessage]):
             self._fast.check()
         now = time.monotonic()
         is_closed = self.nc.is_closed
+        self._find_reasons(now)
         for item in [item for item in self.pending.values() if item.due <= now or is_closed]:
             if item.token in self.pending and not item.is_batched:
                 self._resend(item, now)
+
+    def _find_reasons(self, now: float) -> None:
+        """Begin to look up why messages are not acknowledged, before they fail."""
+        if not self.nc.is_connected:
+            return
+        items, late = self.pending.values(), now + self._ack_timeout / 2
+        for subject in {item.subject for item in items if item.was_sent and item.due < late and not item.last_error}:
+            if subject not in self._reasons and len(self._reasons) < _MAX_REASONS:
+                self._reasons[subject] = None
+                self.start_task(self._find_reason(subject))
+
+    async def _find_reason(self, subject: str) -> None:
+        error = await late_error(self.nc, self._api_prefix, subject, self._ack_timeout)
+        self._reasons[subject] = error if not error.message.endswith(LATE) else None
 
     def _resend(self, item: PendingMessage, now: float) -> None:
         """Resend a message that is due, or fail it if it must not be resent."""

@@ -17,11 +17,12 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
-from ...errors import ErrorCode, NoStreamError
+from ...errors import DeliveryError, ErrorCode, NoStreamError
 from .._jetstream_api import NO_JETSTREAM, StreamApi
 from .._natspy import api_prefix, client_of
 from .._util.pausing import pause
 
+LATE: Final = "no acknowledgement arrived in time"
 # Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
 # Timeout for the response of the API: there is none during an election of the meta leader.
@@ -109,6 +110,20 @@ class Listeners:
         now = time.monotonic()
         if now - self._absent.setdefault(subject, now) >= PAUSE_SECONDS / 2:
             raise NoStreamError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
+
+
+async def late_error(nc: Client, api_prefix: str, subject: str, timeout: float) -> DeliveryError:
+    """
+    Return the error of a message that is not acknowledged in time, with the reason if JetStream's API knows it.
+
+    Args:
+        nc: An open connection.
+        api_prefix: First tokens of the subjects of JetStream's API.
+        subject: Subject of the message.
+        timeout: Maximum seconds to wait for each response.
+    """
+    reason = await StreamApi(nc, api_prefix, min(timeout, _ANSWER_SECONDS)).why_unacknowledged(subject)
+    return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {LATE}" + (f": {reason}" if reason else ""))
 
 
 async def publish_with_retry(

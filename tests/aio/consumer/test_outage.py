@@ -80,7 +80,7 @@ async def test_declared_outage_pauses_the_consumer(publish, consume, is_settled,
     await publish(*range(60))
     outcomes = []
     database = Database(8)
-    async with consume(on_error=lambda *_: None, on_outcome=outcomes.append, max_deliveries=1) as consumer:
+    async with consume(on_outcome=outcomes.append, max_deliveries=1) as consumer:
         await after(work(consumer, database, 60))
     assert sorted(database.stored) == [(sequence, 1) for sequence in range(1, 61)]
     assert {str(outcome.kind) for outcome in outcomes} == {"acknowledged", "unavailable"}

@@ -275,7 +275,7 @@ async def test_iteration_ends_at_the_limit_of_unsubscribe(nc, subject, make_even
     assert [number_of(item) async for item in received] == [0, 1, 2]
 
 
-async def test_limit_of_pending_messages_is_kept(server, subject, make_event):
+async def test_limit_of_pending_messages_is_kept(server, subject, make_event, caplog):
     slow = []
 
     async def note(error):
@@ -287,6 +287,8 @@ async def test_limit_of_pending_messages_is_kept(server, subject, make_event):
             await publish(nc, make_event(number), subject)
         await flush(nc)
         assert [type(error) for error in slow] == [nats.errors.SlowConsumerError] * 3
+        assert received.dropped == 3
+        assert [text for text in caplog.messages if f"subscription on '{subject}': 1 messages are lost so far" in text]
         assert [number_of(item) for item in await take(received, 2)] == [0, 1]
         assert received.subscription.pending_bytes == 0
         await publish(nc, make_event(5), subject)
@@ -294,7 +296,7 @@ async def test_limit_of_pending_messages_is_kept(server, subject, make_event):
 
 
 @pytest.mark.parametrize(("name", "value"), [("_pending_bytes_limit", 11), ("_maxsize", 2)])
-async def test_limits_of_pending_messages_are_kept_for_raw_messages(server, subject, name, value):
+async def test_limits_of_pending_messages_are_kept_for_raw_messages(server, subject, name, value, caplog):
     slow = []
 
     async def note(error):
@@ -310,6 +312,8 @@ async def test_limits_of_pending_messages_are_kept_for_raw_messages(server, subj
         assert (subscription.pending_msgs, subscription.pending_bytes, subscription.delivered) == (2, 10, 5)
         assert [item.message.data for item in await take(received, 2)] == [b"data0", b"data1"]
         assert slow == [(nats.errors.SlowConsumerError, subject, "r", subscription)] * 3
+        assert received.dropped == 3
+        assert sum("messages are lost so far" in text for text in caplog.messages) == 1
         await nc.publish(subject, b"data5")
         assert [item.message.data for item in await take(received, 1)] == [b"data5"]
         assert subscription.pending_bytes == 0

@@ -66,6 +66,29 @@ async def test_missing_stream_is_an_error_at_the_timeout_without_permission_to_a
             assert loop.time() - began >= 1
 
 
+@pytest.mark.parametrize("has_stream", [True, False])
+async def test_reason_of_a_missing_acknowledgement(nc, js, subject, make_event, has_stream):
+    """A stream without acknowledgements, or none and another subscriber, for each way to publish."""
+    name, subject = subject.replace(".", "_"), f"silent.{subject}"
+    if has_stream:
+        await js.add_stream(name=name, subjects=[subject], no_ack=True)
+        reason = f"stream {name} has no_ack, so it acknowledges nothing"
+    else:
+        await nc.subscribe(subject)
+        reason = "only subscribers without JetStream listen, and no stream: create one with js.add_stream"
+    with pytest.raises(DeliveryError, match=reason) as info:
+        await ce_js.publish(js, make_event(), subject, timeout=0.3)
+    assert info.value.code == "timeout"
+    for options in ({}, {"dedup": None}):
+        async with Publisher(js, ack_timeout=0.5, retry_timeout=1, **options) as publisher:
+            await publisher.publish(make_event(), subject)
+            with pytest.raises(PublishError, match=reason) as info:
+                await asyncio.wait_for(publisher.flush(), 20)
+            assert info.value.code == "timeout"
+    if has_stream:
+        await js.delete_stream(name)
+
+
 async def test_lookups_of_a_subject_are_limited(nc, js, subject, stream, make_event):
     """Once per second for a hundred events without responders, not for each event."""
     asked = []
