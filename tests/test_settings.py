@@ -1,29 +1,15 @@
 """Connection settings: from arguments, URLs, environment variables and contexts of the nats command line."""
 
-import json
-
 import pytest
 
 from ce_nats._settings import ConnectionSettings, api_prefix, read_settings, resolve
 from ce_nats.errors import CeNatsError, EncodeError, ErrorCode
+from tests.support.contexts import context
 from tests.support.tables import each
 
+__all__ = ["context"]
+
 SECRET = "S3cr3t"
-
-
-@pytest.fixture
-def context(tmp_path, monkeypatch):
-    """Write a context of the nats command line."""
-    directory = tmp_path / "nats" / "context"
-    directory.mkdir(parents=True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def write(name="shop", *, selected=False, **fields):
-        (directory / f"{name}.json").write_text(json.dumps(fields))
-        if selected:
-            (tmp_path / "nats" / "context.txt").write_text(f"{name}\n")
-
-    return write
 
 
 def settled(given=None, **sources):

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from ce_nats.errors import EncodeError
+from ce_nats.errors import DecodeError, EncodeError
 from ce_nats.subjects import (
     check_name,
     check_pattern,
@@ -115,6 +115,9 @@ def test_invalid_subjects_are_rejected(subject, start):
         with pytest.raises(EncodeError) as info:
             check(start + subject)
         assert info.value.code == "invalid-subject"
+    with pytest.raises(DecodeError) as refused:
+        check_subject(start + subject, DecodeError)
+    assert refused.value.code == "invalid-subject"
 
 
 @each("subject", [None, 5, b"a"])

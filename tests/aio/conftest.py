@@ -10,10 +10,10 @@ from nats.js import JetStreamContext
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsCluster, NatsServer
-from tests.support.broker import js, make_event, nc, server, stream, subject
+from tests.support.broker import js, make_event, nc, own_server, server, stream, subject
 from tests.support.waiting import until
 
-__all__ = ["js", "make_event", "nc", "server", "stream", "subject"]
+__all__ = ["js", "make_event", "nc", "own_server", "server", "stream", "subject"]
 
 
 @pytest.fixture(scope="session")

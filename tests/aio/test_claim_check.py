@@ -16,42 +16,15 @@ from ce_nats.extensions.dataref import ObjectReference, object_name, object_refe
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.routing import Router
 from ce_nats.testing import NatsServer
+from tests.support.buckets import bucket, claim_check, state, store
 from tests.support.consuming import after, consume, is_settled, take
 from tests.support.reading import read
 from tests.support.waiting import until
 
-__all__ = ["consume", "is_settled"]
+__all__ = ["bucket", "claim_check", "consume", "is_settled", "state", "store"]
 
 LARGE = {"text": "ü" * 1000}
 DIGEST = f"SHA-256={urlsafe_b64encode(bytes(32)).decode()}"
-
-
-@pytest.fixture
-async def bucket(js, subject):
-    name = subject.replace(".", "_")
-    await js.create_object_store(name, storage="memory")
-    yield name
-    await js.delete_object_store(name)
-
-
-@pytest.fixture
-async def store(js, bucket):
-    return await js.object_store(bucket)
-
-
-@pytest.fixture
-def claim_check(js, bucket):
-    return ClaimCheck(js, bucket, over=1000)
-
-
-@pytest.fixture
-def state(js, bucket):
-    """Return the state of the bucket's stream."""
-
-    async def get():
-        return (await js.stream_info(f"OBJ_{bucket}")).state
-
-    return get
 
 
 def received(event, mode=ContentMode.BINARY, **options):

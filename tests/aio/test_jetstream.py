@@ -246,31 +246,8 @@ async def test_batches_have_batch_size(way, js, ten):
     assert [len(batch) async for batch in read_stream(js, ten, batch_size=5)] == [5, 5]
 
 
-async def test_start_and_end_are_inclusive(way, js, ten):
-    assert await sequences(js, ten, start=3, end=5) == [3, 4, 5]
-    assert await sequences(js, ten, start=9, end=100) == [9, 10]
-    assert await sequences(js, ten, start=0, end=1) == [1]
-    assert await sequences(js, ten, start=11) == []
-    assert await sequences(js, ten, start=5, end=4) == []
-
-
-async def test_subject_is_filtered(way, js, ten, subject):
-    assert await sequences(js, ten, subject=f"{subject}.even") == [2, 4, 6, 8, 10]
-    assert await sequences(js, ten, subject="test.*.odd", start=4, end=8) == [5, 7]
-    assert await sequences(js, ten, subject="nothing.here") == []
-
-
 async def test_empty_stream_ends_at_once(way, js, stream):
     assert [batch async for batch in read_stream(js, stream)] == []
-
-
-async def test_deleted_messages_are_skipped(way, js, ten, subject):
-    for number in (1, 4, 5, 9, 10):
-        await js.delete_msg(ten, number)
-    assert await sequences(js, ten) == [2, 3, 6, 7, 8]
-    assert await sequences(js, ten, start=9) == []
-    assert await sequences(js, ten, end=9) == [2, 3, 6, 7, 8]
-    assert await sequences(js, ten, subject=f"{subject}.even") == [2, 6, 8]
 
 
 async def test_wide_gap_is_skipped(way, nc, js, subject, stream):
@@ -340,6 +317,7 @@ async def test_consumer_is_deleted_after_reading_many_messages(nc, js, subject, 
         await anext(batches)
         (consumer,) = await js.consumers_info(stream)
         assert (consumer.config.ack_policy, consumer.config.durable_name) == ("none", None)
+        assert consumer.config.inactive_threshold == 30
     assert (await js.stream_info(stream)).state.consumer_count == 0
 
 

@@ -9,8 +9,11 @@ from ce_nats import CeNatsError, from_nats_message, to_nats_message
 from ce_nats.aio import ClaimCheck, DeliveryError, Publisher, PullConsumer, connect
 from ce_nats.extensions.dataref import object_name, object_reference
 from ce_nats.testing import NatsServer
+from tests.support.buckets import bucket, claim_check, state, store
 from tests.support.relay import LossyRelay
 from tests.support.waiting import SECONDS, until
+
+__all__ = ["bucket", "claim_check", "state", "store"]
 
 DATA = bytes(range(256)) * 1600  # four chunks
 CHUNKS = 4
@@ -20,20 +23,6 @@ CHUNKS = 4
 def relay(server):
     with LossyRelay(server.url) as relay:
         yield relay
-
-
-@pytest.fixture
-async def bucket(js, subject):
-    name = subject.replace(".", "_")
-    await js.create_object_store(name, storage="memory")
-    yield name
-    await js.delete_object_store(name)
-
-
-@pytest.fixture
-async def near(js, bucket):
-    """A claim check on a connection that loses nothing."""
-    return ClaimCheck(js, bucket, over=1000)
 
 
 @pytest.fixture
@@ -52,21 +41,6 @@ def far(far_nc, bucket):
 def once(far_nc, bucket):
     """A claim check behind the relay without retries, whose timeout is generous because the machine may be busy."""
     return ClaimCheck(far_nc.jetstream(timeout=2.5), bucket, over=1000, retry_timeout=0)
-
-
-@pytest.fixture
-async def store(js, bucket):
-    return await js.object_store(bucket)
-
-
-@pytest.fixture
-def state(js, bucket):
-    """Return the state of the bucket's stream."""
-
-    async def get():
-        return (await js.stream_info(f"OBJ_{bucket}", subjects_filter=">")).state
-
-    return get
 
 
 @pytest.fixture
@@ -98,12 +72,12 @@ async def code_of(call):
 
 @pytest.mark.parametrize(("kind", "count"), [("C", 1), ("C", 2), ("M", 1), ("M", 3)])
 async def test_message_without_an_acknowledgement_is_stored_once(
-    relay, near, far, state, js, bucket, event, kind, count
+    relay, claim_check, far, state, js, bucket, event, kind, count
 ):
     lost = relay.drop_answers(f"$O.{bucket}.{kind}.", count)
     sent = received(await asyncio.wait_for(far.check_in(event), SECONDS))
     assert lost.seen == count
-    assert (await near.resolve(sent)).data == DATA
+    assert (await claim_check.resolve(sent)).data == DATA
     assert await has_one_object(state)
     assert (await state()).last_seq == CHUNKS + 1
     assert (await (await js.object_store(bucket)).get(object_reference(sent).name)).data == DATA
@@ -111,7 +85,7 @@ async def test_message_without_an_acknowledgement_is_stored_once(
 
 @pytest.mark.parametrize("ends", ["timeout", "cancellation"])
 async def test_retry_after_a_lost_acknowledgement_of_metadata_finds_the_object(
-    relay, near, once, far, state, bucket, event, ends
+    relay, claim_check, once, far, state, bucket, event, ends
 ):
     """nats-py's put() deletes the chunks, and keeps the metadata."""
     lost = relay.drop_answers(f"$O.{bucket}.M.")
@@ -125,37 +99,37 @@ async def test_retry_after_a_lost_acknowledgement_of_metadata_finds_the_object(
             await storing
     stored = await state()
     assert stored.messages == CHUNKS + 1
-    sent = received(await near.check_in(event))
-    assert (await near.resolve(sent)).data == DATA
+    sent = received(await claim_check.check_in(event))
+    assert (await claim_check.resolve(sent)).data == DATA
     assert (await state()).last_seq == stored.last_seq
 
 
 async def test_late_metadata_does_not_replace_that_of_a_retry(
-    relay, near, far_nc, once, state, bucket, event, make_event
+    relay, claim_check, far_nc, once, state, bucket, event, make_event
 ):
     """The chunks that it refers to may be deleted."""
     held = relay.hold(f"$O.{bucket}.M.")
     assert await code_of(once.check_in(event)) == "timeout"
-    sent = received(await near.check_in(event))
+    sent = received(await claim_check.check_in(event))
     before = (await state()).last_seq
     relay.release(held)
     await far_nc.flush()
-    await near.check_in(make_event(2, DATA))  # stored after everything that the server has received
+    await claim_check.check_in(make_event(2, DATA))  # stored after everything that the server has received
     assert (await state()).last_seq == before + CHUNKS + 1
-    assert (await near.resolve(sent)).data == DATA
+    assert (await claim_check.resolve(sent)).data == DATA
 
 
 @pytest.mark.parametrize(("kind", "left"), [("C", 0), ("M", CHUNKS)])
 async def test_chunks_are_deleted_after_an_error_unless_metadata_was_sent(
-    relay, near, once, state, bucket, event, kind, left
+    relay, claim_check, once, state, bucket, event, kind, left
 ):
     """The metadata may arrive later."""
     held = relay.hold(f"$O.{bucket}.{kind}.")
     assert await code_of(once.check_in(event)) == "timeout"
     assert held.seen == 1
     assert (await state()).messages == left
-    sent = received(await near.check_in(event))
-    assert (await near.resolve(sent)).data == DATA
+    sent = received(await claim_check.check_in(event))
+    assert (await claim_check.resolve(sent)).data == DATA
 
 
 @pytest.mark.parametrize("kept", range(CHUNKS))
@@ -195,20 +169,20 @@ async def test_concurrent_clients_store_one_object(server, js, subject, make_eve
         await js.delete_object_store(bucket)
 
 
-async def test_retry_while_the_first_upload_still_runs(relay, near, far, state, bucket, event):
+async def test_retry_while_the_first_upload_still_runs(relay, claim_check, far, state, bucket, event):
     """The first one finds the object of the retry, and deletes its own chunks."""
     held = relay.hold(f"$O.{bucket}.C.")
     first = asyncio.create_task(far.check_in(event))
     await until(lambda: held.seen)
-    sent = received(await near.check_in(event))
+    sent = received(await claim_check.check_in(event))
     relay.release(held)
     assert received(await asyncio.wait_for(first, SECONDS)).get_attributes() == sent.get_attributes()
     assert await has_one_object(state)
-    assert (await near.resolve(sent)).data == DATA
+    assert (await claim_check.resolve(sent)).data == DATA
 
 
 async def test_retry_whose_metadata_was_replaced_meanwhile_keeps_the_new_object(
-    relay, near, far, store, state, bucket, event
+    relay, claim_check, far, store, state, bucket, event
 ):
     """Its chunks were deleted by the other client, so its own metadata must not be stored again."""
     lost = relay.drop_answers(f"$O.{bucket}.M.")
@@ -217,39 +191,39 @@ async def test_retry_whose_metadata_was_replaced_meanwhile_keeps_the_new_object(
     await store.put(name_of(event), DATA)
     sent = received(await asyncio.wait_for(first, SECONDS))
     assert await has_one_object(state)
-    assert (await near.resolve(sent)).data == DATA
+    assert (await claim_check.resolve(sent)).data == DATA
 
 
-async def test_other_data_under_the_name_is_replaced(near, store, state, event):
+async def test_other_data_under_the_name_is_replaced(claim_check, store, state, event):
     await store.put(name_of(event), b"a" * 1_000_000)
-    sent = received(await near.check_in(event))
-    assert (await near.resolve(sent)).data == DATA
+    sent = received(await claim_check.check_in(event))
+    assert (await claim_check.resolve(sent)).data == DATA
     assert await has_one_object(state)
 
 
 @pytest.mark.parametrize("removed", ["all", 1, 2, CHUNKS])
-async def test_object_without_all_its_chunks_is_stored_again(near, state, js, bucket, event, removed):
+async def test_object_without_all_its_chunks_is_stored_again(claim_check, state, js, bucket, event, removed):
     """Its metadata has the right digest and size."""
-    sent = received(await near.check_in(event))
+    sent = received(await claim_check.check_in(event))
     if removed == "all":
         await js.purge_stream(f"OBJ_{bucket}", subject=f"$O.{bucket}.C.>")
     else:
         await js.delete_msg(f"OBJ_{bucket}", removed)
-    await near.check_in(event)
-    assert (await near.resolve(sent)).data == DATA
+    await claim_check.check_in(event)
+    assert (await claim_check.resolve(sent)).data == DATA
     assert await has_one_object(state)
 
 
-async def test_deleted_object_is_stored_again(near, store, state, event):
-    sent = received(await near.check_in(event))
+async def test_deleted_object_is_stored_again(claim_check, store, state, event):
+    sent = received(await claim_check.check_in(event))
     await store.delete(name_of(event))
-    await near.check_in(event)
-    assert (await near.resolve(sent)).data == DATA
+    await claim_check.check_in(event)
+    assert (await claim_check.resolve(sent)).data == DATA
     assert await has_one_object(state)
 
 
 async def test_object_is_stored_although_its_first_chunks_are_deleted_meanwhile(
-    relay, near, far, state, js, bucket, event
+    relay, claim_check, far, state, js, bucket, event
 ):
     """By a purge of the bucket."""
     held = relay.hold(f"$O.{bucket}.C.", after=2)
@@ -259,7 +233,7 @@ async def test_object_is_stored_although_its_first_chunks_are_deleted_meanwhile(
     relay.release(held)
     sent = received(await asyncio.wait_for(storing, SECONDS))
     assert await has_one_object(state)
-    assert (await near.resolve(sent)).data == DATA
+    assert (await claim_check.resolve(sent)).data == DATA
 
 
 async def test_replaced_chunks_that_cannot_be_deleted_are_logged(make_event, caplog):
@@ -313,10 +287,10 @@ async def test_consumer_resolves_the_data_of_an_event_whose_upload_was_not_ackno
 
 
 async def test_object_that_is_replaced_during_each_read_is_a_temporary_error(
-    relay, near, far, store, js, bucket, event
+    relay, claim_check, far, store, js, bucket, event
 ):
     """Nothing is wrong with it, so it must not be dead-lettered at once."""
-    sent = received(await near.check_in(event))
+    sent = received(await claim_check.check_in(event))
     requests = f"$JS.API.STREAM.MSG.GET.OBJ_{bucket}"
     reads = [relay.hold(requests, after=number + 1) for number in range(5)]  # the request for the first chunk
     reading = asyncio.create_task(far.resolve(sent))

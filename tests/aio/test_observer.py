@@ -358,10 +358,7 @@ async def test_refused_event_has_an_outcome(js, subject, stream, make_event, out
 async def test_missing_acknowledgements_have_an_outcome(nc, js, subject, make_event, outcomes):
     """After a timeout, and at the end of a cancelled block."""
 
-    async def ignore(_):
-        pass
-
-    await nc.subscribe(subject, cb=ignore)
+    await nc.subscribe(subject)
     with pytest.raises(PublishError):
         async with Publisher(js, ack_timeout=0.1, retry_timeout=0.1, on_outcome=outcomes.append) as publisher:
             await publisher.publish(make_event(1), subject)

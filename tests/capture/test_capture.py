@@ -151,14 +151,6 @@ def test_large_messages_fill_a_row_group_sooner(tmp_path, monkeypatch):
     assert parquet.ParquetFile(tmp_path / "a.parquet" / "part-000000.parquet").metadata.num_row_groups == 3
 
 
-def test_a_part_appears_when_it_is_complete(tmp_path):
-    path = tmp_path / "a.parquet"
-    with ParquetParts(path) as file:
-        file.write([stored()])
-        assert list(path.glob("part-*")) == []
-    assert [part.name for part in path.iterdir()] == ["part-000000.parquet"]
-
-
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 async def test_no_file_remains_after_an_error_before_the_first_row(tmp_path, name):
     """The same call can be repeated when the server is available."""
@@ -196,6 +188,7 @@ def test_totals_are_those_of_all_tables_and_parts(tmp_path, monkeypatch):
     with ParquetParts(tmp_path / "a.parquet", rows=2) as file:
         for sequence in range(1, 6):
             file.write([stored(sequence, headers)])
+        file.write([])
     assert file.captured == CaptureResult(messages=5, data_bytes=35, escaped_values=5)
 
 
@@ -322,13 +315,20 @@ async def test_the_old_capture_remains_if_replace_fails(tmp_path, name):
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("foreign", ["part-00000-6a3a0c35-c000.snappy.parquet", "_SUCCESS", "notes.txt"])
-async def test_a_directory_with_other_files_is_not_replaced(tmp_path, foreign):
+SPARK_FILE = "part-00000-6a3a0c35-c000.snappy.parquet"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "if_exists"),
+    [(SPARK_FILE, "append"), (SPARK_FILE, "replace"), ("_SUCCESS", "replace"), ("notes.txt", "replace")],
+)
+async def test_a_directory_with_other_files_is_not_continued_or_replaced(tmp_path, foreign, if_exists):
+    """Spark's file names start with the same prefix."""
     path = tmp_path / "a.parquet"
     path.mkdir()
     (path / foreign).write_text("something else")
     with pytest.raises(FileExistsError, match=foreign):
-        await write_capture(batches_of([stored(1)]), path, if_exists="replace")
+        await write_capture(batches_of([stored(1)]), path, if_exists=if_exists)
     assert [entry.name for entry in path.iterdir()] == [foreign]
 
 
@@ -338,15 +338,6 @@ async def test_a_directory_of_a_killed_capture_is_replaced(tmp_path):
     (path / ".part-000000.parquet.1.partial").touch()
     await write_capture(batches_of([stored(1)]), path, if_exists="replace")
     assert [entry.name for entry in path.iterdir()] == ["part-000000.parquet"]
-
-
-async def test_a_directory_with_other_files_is_not_continued(tmp_path):
-    """Spark's file names start with the same prefix."""
-    path = tmp_path / "a.parquet"
-    path.mkdir()
-    (path / "part-00000-6a3a0c35-c000.snappy.parquet").write_text("")
-    with pytest.raises(FileExistsError, match="part-00000-6a3a"):
-        await write_capture(batches_of([stored(1)]), path, if_exists="append")
 
 
 async def test_a_single_file_of_an_earlier_version_is_read(tmp_path):
@@ -610,20 +601,6 @@ def test_lines_that_are_not_captured_messages_are_rejected(wrong, code):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_a_second_capture_continues_the_first(tmp_path, name):
-    path = tmp_path / name
-    assert last_captured(path) is None
-    for first in (1, 4):
-        with open_capture(path) as file:
-            file.write([stored(first), stored(first + 1)])
-            file.write([])
-            file.write([stored(first + 2)])
-        assert file.captured == CaptureResult(messages=3, data_bytes=21)
-        assert last_captured(path).sequence == first + 2
-    assert [message.sequence for message in read_capture(path)] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 def test_messages_written_before_an_error_are_kept(tmp_path, name):
     def messages():
         yield stored(1)
@@ -655,13 +632,6 @@ def test_a_file_with_only_an_incomplete_line_is_empty(tmp_path):
     assert path.read_bytes() == b""
 
 
-def test_lines_are_written_to_an_open_file():
-    target = io.BytesIO()
-    with JsonLinesCapture(target) as file:
-        file.write([stored(1)])
-    assert target.getvalue() == as_json_line(stored(1))
-
-
 def test_parts_have_a_maximum_number_of_rows(tmp_path):
     """A part appears when it is complete, so a killed process loses only the current one."""
     with ParquetParts(tmp_path / "a.parquet", rows=2) as file:
@@ -676,9 +646,3 @@ def test_a_directory_of_parts_does_not_replace_a_file(tmp_path):
     with pytest.raises(NotADirectoryError, match="and is a file"), ParquetParts(tmp_path / "a.parquet"):
         pass
     assert (tmp_path / "a.parquet").read_text() == "a file"
-
-
-def test_other_parquet_files_are_rejected(tmp_path):
-    parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(DecodeError, match="must have one column subject"):
-        list(read_capture(tmp_path / "a.parquet"))

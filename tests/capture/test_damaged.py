@@ -463,12 +463,8 @@ def test_flipped_bytes_in_lines_are_messages_or_errors(tmp_path: Path, data: st.
     [
         (b"\xff", "invalid-json"),
         (json.dumps(LINE).encode("utf-16"), "invalid-json"),
-        (json.dumps(LINE).encode("utf-32-le"), "invalid-json"),
         (b'{"headers":[],"timestamp":"2020-01-01T00:00:00Z","a":"\xff"}', "invalid-json"),
-        (b"[" * 100_000, "invalid-json"),
         (b'{"a":' * 100_000, "invalid-json"),
-        (b"", "invalid-json"),
-        (b"[]", "not-an-object"),
         (b"{}", "invalid-message"),
         (b'{"headers":[],"data":[]}', "invalid-message"),
         (b"9" * 10_000, "invalid-json"),

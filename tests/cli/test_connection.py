@@ -11,6 +11,9 @@ import pytest
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from tests.support import reading
+from tests.support.contexts import context
+
+__all__ = ["context"]
 
 # Account SHOP has JetStream; account OTHER imports its API with another subject prefix.
 ACCOUNTS = """
@@ -35,21 +38,6 @@ accounts {
 def guarded():
     with NatsServer(config="authorization: {user: ada, password: s3cret}") as server:
         yield server
-
-
-@pytest.fixture
-def context(tmp_path, monkeypatch):
-    """Return a function that writes a context of the nats command line."""
-    directory = tmp_path / "nats" / "context"
-    directory.mkdir(parents=True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def write(name="shop", *, selected=False, **fields):
-        (directory / f"{name}.json").write_text(json.dumps(fields))
-        if selected:
-            (tmp_path / "nats" / "context.txt").write_text(f"{name}\n")
-
-    return write
 
 
 def status(cli, event, *options):

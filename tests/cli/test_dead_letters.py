@@ -9,23 +9,44 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer, Reject
 from ce_nats.redelivery import DeadLetter, Reason
-from tests.support.reading import until_stored
+from tests.support.reading import publish_all, until_stored
 
 SUMMARY = r"([0-9]+) dead letters? requeued; ([0-9]+) sent without a result\n"
 
 
 @pytest.fixture
-def dead_letters(with_js, stream, subject, at_server, event):
-    """Yield a stream with an undecodable and a rejected dead letter, and a message that is not a dead letter."""
+def dead(with_js, stream, subject):
+    """Yield the name of an empty stream for dead letters of at most 1,000 bytes."""
     name = f"dead_{stream}"
+    with_js(lambda js: js.add_stream(name=name, subjects=[f"dead.{subject}"], max_msg_size=1000, storage="memory"))
+    yield name
+    with_js(lambda js: js.delete_stream(name))
+
+
+@pytest.fixture
+def fill(with_js, dead, subject):
+    """Return a function that stores (reason, error, original subject, original stream) as dead letters."""
+
+    def fill(letters):
+        messages = []
+        for number, (reason, error, original, name) in enumerate(letters, 1):
+            letter = DeadLetter(Reason(reason), error, "", original, name, "billing", number, 1)
+            messages.append((f"dead.{subject}", b"%d" % number, dict(letter.headers())))
+        with_js(publish_all, messages)
+
+    return fill
+
+
+@pytest.fixture
+def dead_letters(with_js, dead, stream, subject, at_server, event):
+    """Return a stream with an undecodable and a rejected dead letter, and a message that is not a dead letter."""
 
     async def fill(js):
-        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
         await js.publish(subject, b"not an event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
         config = ConsumerConfig(ack_wait=30)
         async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
             running = asyncio.create_task(consumer.run(reject))
-            await until_stored(js, name, 2)
+            await until_stored(js, dead, 2)
             consumer.stop()
             await running
         await js.publish(f"dead.{subject}", b"something else")
@@ -35,12 +56,7 @@ def dead_letters(with_js, stream, subject, at_server, event):
 
     assert at_server("pub", "-J", subject, event(data={"total": 1})).exit_code == 0
     with_js(fill)
-    yield name
-
-    async def delete(js):
-        await js.delete_stream(name)
-
-    with_js(delete)
+    return dead
 
 
 def listed(at_server, name):
@@ -136,45 +152,26 @@ def test_requeue_twice_stores_once(at_server, dead_letters, stream, stored):
     assert len(listed(at_server, dead_letters)) == 3
 
 
-def test_requeue_requires_sequences_or_all(at_server):
-    assert at_server("dead-letters", "requeue", "DEAD").exit_code == 2
-    assert at_server("dead-letters", "requeue", "DEAD", 1, "--all").exit_code == 2
+def test_requeue_requires_a_stream(at_server):
     assert at_server("dead-letters", "requeue", "NONE", "--all").exit_code == 3
 
 
-@pytest.fixture
-def many(with_js, stream, subject):
-    """Yield a function that creates a stream with a number of dead letters, and returns its name."""
-    name = f"dead_{stream}"
-
-    async def fill(js, count):
-        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
-        for number in range(1, count + 1):
-            dead_letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "billing", number, 1)
-            await js.publish_async(f"dead.{subject}", b"%d" % number, headers=dict(dead_letter.headers()))
-        await js.publish_async_completed()
-
-    async def delete(js):
-        await js.delete_stream(name)
-
-    yield lambda count: with_js(fill, count) or name
-    with_js(delete)
-
-
-def test_requeue_shows_progress_on_a_terminal(at_terminal, many, stream, stored):
-    name = many(300)
-    status, output, drawn = at_terminal("dead-letters", "requeue", name, "--all")
+def test_requeue_shows_progress_on_a_terminal(at_terminal, dead, fill, subject, stream, stored):
+    fill([("rejected", "", subject, stream)] * 300)
+    status, output, drawn = at_terminal("dead-letters", "requeue", dead, "--all")
     expected = [f"dead letter {n} is now message {n} of stream {stream}" for n in range(1, 301)]
     assert (status, output.decode().splitlines()) == (0, expected)
     assert "requeue" in drawn
     assert "300/300" in drawn
     assert [message.data for message in stored(stream)] == [b"%d" % number for number in range(1, 301)]
-    assert stored(name) == []
+    assert stored(dead) == []
 
 
-def test_interrupted_requeue_prints_its_count_and_loses_no_message(start, at_server, many, stream, stored):
-    name = many(3000)
-    process = start("dead-letters", "requeue", name, "--all")
+def test_interrupted_requeue_prints_its_count_and_loses_no_message(
+    start, at_server, dead, fill, subject, stream, stored
+):
+    fill([("rejected", "", subject, stream)] * 3000)
+    process = start("dead-letters", "requeue", dead, "--all")
     lines = [process.stdout.readline()]
     process.send_signal(signal.SIGINT)
     lines += process.stdout.readlines()
@@ -182,81 +179,48 @@ def test_interrupted_requeue_prints_its_count_and_loses_no_message(start, at_ser
     summary = process.stderr.read().decode()
     requeued, unconfirmed = map(int, re.fullmatch(SUMMARY, summary).groups())
     assert requeued == len(lines) <= len(stored(stream)) <= requeued + unconfirmed
-    remaining = {message.data for message in stored(name)}
+    remaining = {message.data for message in stored(dead)}
     assert remaining
     originals = {b"%d" % number for number in range(1, 3001)}
     assert remaining | {message.data for message in stored(stream)} == originals
-    assert at_server("dead-letters", "requeue", name, "--all").exit_code == 0
+    assert at_server("dead-letters", "requeue", dead, "--all").exit_code == 0
     assert len(stored(stream)) == 3000
 
 
-@pytest.fixture
-def forged(with_js, stream, subject):
-    """Yield a function that creates a stream with forged dead letters of the given subjects and streams."""
-    name = f"dead_{stream}"
-
-    async def fill(js, *origins):
-        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
-        for number, (original, name_of_stream) in enumerate(origins, 1):
-            dead_letter = DeadLetter(Reason.REJECTED, "", "", original, name_of_stream, "billing", number, 1)
-            await js.publish(f"dead.{subject}", b"", headers=dict(dead_letter.headers()))
-
-    async def delete(js):
-        await js.delete_stream(name)
-
-    yield lambda *origins: with_js(fill, *origins) or name
-    with_js(delete)
-
-
-def test_forged_dead_letter_cannot_purge_a_stream(at_server, with_js, stream, subject, stored, forged):
+def test_forged_dead_letter_cannot_purge_a_stream(at_server, with_js, stream, subject, stored, dead, fill):
     """Nor publish to a stream other than the one it names."""
-
-    async def fill(js):
-        await js.publish(subject, b"1")
-
-    with_js(fill)
+    with_js(lambda js: js.publish(subject, b"1"))
     purge = f"$JS.API.STREAM.PURGE.{stream}"
-    name = forged((purge, stream), (purge, "NONE"), (f"dead.{subject}", stream), (subject, stream))
-    result = at_server("dead-letters", "requeue", name, "--all", "--allow", ">")
+    origins = [(purge, stream), (purge, "NONE"), (f"dead.{subject}", stream), (subject, stream)]
+    fill(("rejected", "", *origin) for origin in origins)
+    result = at_server("dead-letters", "requeue", dead, "--all", "--allow", ">")
     assert result.stderr.count("forbidden-subject") == 2
-    rest = at_server("dead-letters", "requeue", name, "--all")
+    rest = at_server("dead-letters", "requeue", dead, "--all")
     assert rest.exit_code == 1
     assert rest.stderr.count("forbidden-subject") == 2
     assert stored(stream)[0].data == b"1"
 
 
-def test_requeue_publishes_to_allowed_subjects(at_server, stream, subject, stored, forged):
-    name = forged((f"{subject}.a", "GONE"), (f"{subject}.b", "GONE"))
-    assert "stream-not-found" in at_server("dead-letters", "requeue", name, "--all").stderr
-    result = at_server("dead-letters", "requeue", name, "--all", "--allow", f"{subject}.a")
+def test_requeue_publishes_to_allowed_subjects(at_server, stream, subject, stored, dead, fill):
+    fill([("rejected", "", f"{subject}.a", "GONE"), ("rejected", "", f"{subject}.b", "GONE")])
+    assert "stream-not-found" in at_server("dead-letters", "requeue", dead, "--all").stderr
+    result = at_server("dead-letters", "requeue", dead, "--all", "--allow", f"{subject}.a")
     assert result.exit_code == 1
     assert f"got '{subject}.b'" in result.stderr
     assert [message.subject for message in stored(stream)] == [f"{subject}.a"]
-    assert [letter.sequence for letter in stored(name)] == [2]
+    assert [letter.sequence for letter in stored(dead)] == [2]
 
 
 # --- Selection, discard, and originals that did not fit ---------------------------------------------------------------
 
 
 @pytest.fixture
-def various(with_js, stream, subject):
-    """Yield a stream with five dead letters of various reasons and errors, and a message that is not a dead letter."""
-    name = f"dead_{stream}"
-
-    async def fill(js):
-        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
-        kinds = [("undecodable", "invalid-json"), ("rejected", "Reject"), ("exhausted", "KeyError")]
-        for number, (reason, error) in enumerate([*kinds, kinds[2], ("undecodable", "invalid-utf8")], 1):
-            dead_letter = DeadLetter(Reason(reason), error, "", subject, stream, "billing", number, 1)
-            await js.publish(f"dead.{subject}", b"%d" % number, headers=dict(dead_letter.headers()))
-        await js.publish(f"dead.{subject}", b"6")
-
-    async def delete(js):
-        await js.delete_stream(name)
-
-    with_js(fill)
-    yield name
-    with_js(delete)
+def various(with_js, dead, fill, stream, subject):
+    """Return a stream with five dead letters of various reasons and errors, and a message that is not a dead letter."""
+    kinds = [("undecodable", "invalid-json"), ("rejected", "Reject"), ("exhausted", "KeyError")]
+    fill((*kind, subject, stream) for kind in [*kinds, kinds[2], ("undecodable", "invalid-utf8")])
+    with_js(lambda js: js.publish(f"dead.{subject}", b"6"))
+    return dead
 
 
 @pytest.mark.parametrize(
@@ -275,11 +239,6 @@ def test_list_filters(at_server, various, options, sequences):
     result = at_server("dead-letters", "list", various, "--json", *options)
     assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == sequences
     assert (result.exit_code, result.stderr) == (0, "")
-
-
-def test_invalid_list_options_are_usage_errors(at_server, various):
-    assert at_server("dead-letters", "list", various, "--reason", "boredom").exit_code == 2
-    assert at_server("dead-letters", "list", various, "--limit", 0).exit_code == 2
 
 
 def test_requeue_by_error_and_reason(at_server, various, stream, stored):
@@ -323,12 +282,10 @@ def test_discard_deletes_only_dead_letters(at_server, various, stream, stored):
 
 
 @pytest.fixture
-def oversized(with_js, stream, subject):
-    """Yield a stream whose dead letter 1 refers to message 1 of ``stream``, which is an event."""
-    name = f"dead_{stream}"
+def oversized(with_js, dead, stream, subject):
+    """Return a stream whose dead letter 1 refers to message 1 of ``stream``, which is an event."""
 
     async def fill(js):
-        await js.add_stream(name=name, subjects=[f"dead.{subject}"], max_msg_size=1000, storage="memory")
         headers = {"ce-specversion": "1.0", "ce-id": "big", "ce-source": "/s", "ce-type": "t", "Content-Type": "a/b"}
         await js.publish(subject, b"x" * 1000, headers=headers)
         config = ConsumerConfig(ack_wait=30)
@@ -337,12 +294,8 @@ def oversized(with_js, stream, subject):
                 await delivery.reject("too big")
                 break
 
-    async def delete(js):
-        await js.delete_stream(name)
-
     with_js(fill)
-    yield name
-    with_js(delete)
+    return dead
 
 
 def test_show_reads_an_original_that_did_not_fit(at_server, cli, with_js, oversized, stream):
@@ -354,11 +307,7 @@ def test_show_reads_an_original_that_did_not_fit(at_server, cli, with_js, oversi
     assert json.loads(cli("decode", stdin=line).stdout)["id"] == "big"
     found = json.loads(line)["dead_letter"]
     assert (found["is_complete"], found["is_copied"], found["time"] is None) == (False, False, False)
-
-    async def delete(js):
-        await js.delete_msg(stream, 1)
-
-    with_js(delete)
+    with_js(lambda js: js.delete_msg(stream, 1))
     gone = at_server("dead-letters", "show", oversized, 1)
     assert (gone.exit_code, "message-not-found" in gone.stderr, "too big" in gone.stdout) == (3, True, True)
     assert "payload" not in gone.stdout

@@ -1,7 +1,8 @@
-import asyncio
 import json
 
 import pytest
+
+from tests.support.reading import until_stored
 
 REQUIRED = [["ce-specversion", "1.0"], ["ce-id", "1"], ["ce-source", "/s"], ["ce-type", "t"]]
 
@@ -150,9 +151,7 @@ def send_raw_headers(with_js, subject):
     async def send(js, lines):
         block = b"NATS/1.0\r\n" + lines + b"\r\n"
         await js._nc._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
-        await js._nc.flush()
-        while not (await js.stream_info(subject.replace(".", "_"))).state.messages:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until_stored(js, subject.replace(".", "_"), 1)
 
     return lambda lines: with_js(send, lines)
 

@@ -14,19 +14,11 @@ import pytest
 from ce_nats import stan
 from ce_nats.stan import Start
 from ce_nats.stan.migration import SEQUENCE
-from tests.support.caching import NotAvailable
-from tests.support.programs import streaming_server
 from tests.support.relay import Relay
-from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer, executable
 from tests.support.waiting import until
 
-
-@pytest.fixture(scope="session")
-def executable():
-    try:
-        return streaming_server()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-streaming-server: {missing}")
+__all__ = ["executable"]
 
 
 @pytest.fixture(scope="session")

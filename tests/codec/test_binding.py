@@ -3,7 +3,6 @@ Encoding and decoding: both modes decode to the same event, all classes of messa
 argument is modified.
 """
 
-from collections import UserDict
 from collections.abc import Callable
 from email.header import Header
 from types import MappingProxyType, SimpleNamespace
@@ -170,14 +169,8 @@ PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-ty
     "headers",
     [
         dict(PAIRS),
-        PAIRS,
-        tuple(PAIRS),
         iter(PAIRS),
-        [list(pair) for pair in PAIRS],
         {name: [value] for name, value in PAIRS},
-        {name: (value,) for name, value in PAIRS},
-        MappingProxyType(dict(PAIRS)),
-        UserDict(PAIRS),
         Headers(PAIRS),
         dict(PAIRS).items(),
         {**dict(PAIRS), "ce-subject": Header("ü", "utf-8")},
@@ -244,17 +237,6 @@ def test_modes_and_dialects_can_be_strings() -> None:
     assert message == to_nats_message(plain_event(x="a b"), mode=ContentMode.STRUCTURED)
     assert from_nats_message(message, mode="structured", dialect="spec").get_extension("x") == "a b"
     assert from_nats_message(to_nats_message(plain_event(x="a b")), dialect="sdk-go").get_extension("x") == "a%20b"
-
-
-def test_given_mode_overrides_detection() -> None:
-    envelope = b'{"specversion":"1.0","id":"inner","source":"/s","type":"t"}'
-    message = NatsMessage("s", envelope, PAIRS)
-    assert from_nats_message(message).get_id() == "1"
-    assert from_nats_message(message, mode="structured").get_id() == "inner"
-    error = refused(DecodeError, "missing-attribute", from_nats_message, structured_message(envelope), mode="binary")
-    assert error.attribute == "specversion"
-    refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage("s", b"{"))
-    refused(DecodeError, "invalid-json", from_nats_message, NatsMessage("s", b"{"), mode="structured")
 
 
 # --- Events ---------------------------------------------------------------------------------------------------------
@@ -358,24 +340,14 @@ def test_additional_headers_follow_those_of_the_event(headers: Any) -> None:
 @each(
     ("mode", "headers", "code"),
     [
-        ("binary", {"ce-x": "1"}, "reserved-header"),
-        ("binary", {"CE-x": "1"}, "reserved-header"),
         ("structured", {"cE-": "1"}, "reserved-header"),
-        ("structured", {"content-type": "a/b"}, "reserved-header"),
-        ("binary", {"Content-Type": "application/cloudevents+json"}, "reserved-header"),
         ("binary", {"content-TYPE": " Application/CloudEvents;x"}, "invalid-header-value"),
-        ("binary", {"content-TYPE": "Application/CloudEvents;x"}, "reserved-header"),
-        ("binary", {"Content-Type": "application/cloudevents-batch+json"}, "reserved-header"),
         ("binary", {"Content-Type": ["a/b", "a/b"]}, "reserved-header"),
         ("binary", {"Content-Type": "a/b", "content-type": "a/b"}, "reserved-header"),
-        ("binary", {"a b": "1"}, "invalid-header-name"),
-        ("binary", {"a:": "1"}, "invalid-header-name"),
-        ("binary", {"": "1"}, "invalid-header-name"),
         ("binary", {"ü": "1"}, "invalid-header-name"),
         ("binary", {5: "1"}, "invalid-header-name"),
         ("binary", {"a": 1}, "invalid-header-value"),
         ("binary", {"a": None}, "invalid-header-value"),
-        ("binary", {"a": "b\r\nc: d"}, "invalid-header-value"),
         ("binary", {"a": "\0"}, "invalid-header-value"),
         ("binary", {"a": "\ud800"}, "invalid-header-value"),
         ("binary", 5, "invalid-header-block"),

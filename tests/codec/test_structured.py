@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec import structured
-from ce_nats.codec._nesting import MAX_LEVELS
 from tests.support.strategies import (
     Event,
     any_events,
@@ -88,16 +87,10 @@ def test_any_event_is_encoded_or_rejected(event: Event) -> None:
         (plain_event({"a": 1}), {"datacontenttype": "application/json", "data": {"a": 1}}),
         (plain_event("a"), {"datacontenttype": "application/json", "data": "a"}),
         (plain_event(b"a"), {"data_base64": "YQ=="}),
-        (plain_event(b"{}", datacontenttype="application/json"), {"data_base64": "e30="}),
-        (plain_event(b"a", datacontenttype="text/plain"), {"data_base64": "YQ=="}),
         (plain_event(b""), {"data_base64": ""}),
-        (plain_event("", datacontenttype="text/plain"), {"data": ""}),
         (plain_event("a", datacontenttype="application/octet-stream"), {"data": "a"}),
         (plain_event(bytearray(b"a")), {"data_base64": "YQ=="}),
         (plain_event(memoryview(b"a")), {"data_base64": "YQ=="}),
-        (plain_event('{"a":1}', datacontenttype="a/b+json"), {"data": '{"a":1}'}),
-        (plain_event([1], datacontenttype="application/json; charset=utf-16"), {"data": [1]}),
-        (plain_event("é", datacontenttype="text/plain; charset=iso-8859-1"), {"data": "é"}),
         (plain_event(), {}),
     ],
 )
@@ -175,12 +168,8 @@ def _spelt(name: str, random: Any) -> str:
 @each(
     "members",
     [
-        '"id":"2"',
-        '"i\\u0064":"2"',
         '"id":null',
-        '"x":1,"x":1',
         '"x":null,"x":null',
-        '"data":1,"data":1',
         '"data":{"a":"\\""},"d\\u0061ta":1',
         '"data":"\\"\\"\\"","data":""',
         '"data":"","data":"\\"\\"\\""',
@@ -197,12 +186,10 @@ def test_repeated_member_is_reported_first(members: str) -> None:
 @each(
     ("members", "data"),
     [
-        ('"data":{"a":1,"a":2}', {"a": 2}),
         ('"data":{"id":"x","data":"y"}', {"id": "x", "data": "y"}),
         ('"x":"\\"\\"\\"\\"","data":"\\""', '"'),
         ('"d\\u0061ta":"\\u0022"', '"'),
         ('"data" : [ "\\"" , 1 ] ', ['"', 1]),
-        ('"data":null', None),
     ],
 )
 def test_similar_members_are_not_repeated(members: str, data: Any) -> None:
@@ -225,14 +212,11 @@ def test_unparsed_data_is_verbatim(value: Any, is_last: bool) -> None:
         ('"data":"é","datacontenttype":"text/plain; charset=iso-8859-1"', "é", b"\xe9"),
         ('"data":"é","datacontenttype":"a/b"', "é".encode(), "é".encode()),
         ('"data_base64":"eyJhIjoxfQ==","datacontenttype":"a/json"', {"a": 1}, b'{"a":1}'),
-        ('"data_base64":"eyJhIjoxfQ=="', b'{"a":1}', b'{"a":1}'),
         ('"data_base64":"6Q==","datacontenttype":"text/x;charset=latin1"', "é", b"\xe9"),
         ('"data_base64":"/w==","datacontenttype":"a/b"', b"\xff", b"\xff"),
         ('"data_base64":""', b"", b""),
         ('"data_base64":"","datacontenttype":"text/plain"', "", b""),
         ('"data_base64":"","datacontenttype":"a/json"', None, b""),
-        ('"data_base64":null', None, None),
-        ('"data":0', 0, b"0"),
         ('"data":"a"', "a", b'"a"'),
         ('"data": false ,"x":"y"', False, b"false"),
     ],
@@ -249,35 +233,12 @@ def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
 @each(
     ("members", "code"),
     [
-        ('"data":1,"data_base64":"AA=="', "data-conflict"),
-        ('"data":null,"data_base64":""', "data-conflict"),
-        ('"data_base64":"A"', "invalid-base64"),
-        ('"data_base64":"e!A=="', "invalid-base64"),
-        ('"data_base64":"eA"', "invalid-base64"),
-        ('"data_base64":5', "invalid-data"),
-        ('"data_base64":{}', "invalid-data"),
-        ('"data":1,"datacontenttype":"text/plain"', "invalid-data"),
-        ('"data":null,"datacontenttype":"text/plain"', "invalid-data"),
-        ('"data":{},"datacontenttype":"a/b"', "invalid-data"),
-        ('"data_base64":"/w==","datacontenttype":"a/json"', "invalid-utf8"),
-        ('"data_base64":"ew==","datacontenttype":"a/json"', "invalid-json"),
-        ('"data":1e400', "invalid-json"),
         ('"data":NaN', "invalid-json"),
         ('"data":"\\ud800"', "invalid-json"),
-        ('"data":"\udc80"', "invalid-utf8"),
-        ('"x":"\\udc00\\ud800"', "invalid-json"),
         ('"x":"a\\nb"', "invalid-character"),
         ('"x":"\\uffff"', "invalid-character"),
-        ('"x":1.0', "invalid-attribute-type"),
-        ('"x":1e2', "invalid-attribute-type"),
-        ('"x":2147483648', "integer-out-of-range"),
-        ('"x":[]', "invalid-attribute-type"),
         ('"X":null', "invalid-attribute-name"),
-        ('"":1', "invalid-attribute-name"),
         ('"x_y":"a"', "invalid-attribute-name"),
-        ('"subject":5', "invalid-attribute-type"),
-        ('"subject":""', "empty-attribute"),
-        ('"time":"2020-01-01"', "invalid-timestamp"),
     ],
 )
 def test_invalid_members_are_rejected(members: str, code: str) -> None:
@@ -326,21 +287,12 @@ def test_recursion_limit_is_reported(name: str, monkeypatch: pytest.MonkeyPatch)
         (b"\xef\xbb\xbf\xef\xbb\xbf{}", "invalid-json"),
         (b"{", "invalid-json"),
         (b"{}x", "invalid-json"),
-        (b"{}{}", "invalid-json"),
-        (b"{'a':1}", "invalid-json"),
         (b'{"a":1,}', "invalid-json"),
         (b'{"a":"\n"}', "invalid-json"),
-        ('{"id":"1"}'.encode("utf-16"), "invalid-utf8"),
-        ('{"id":"1"}'.encode("utf-16-le"), "invalid-json"),
         (b'{"id":"\xff"}', "invalid-utf8"),
-        (b'"str"', "not-an-object"),
-        (b"[]", "not-an-object"),
-        (b"null", "not-an-object"),
         (b"[" + START.encode() + b"}]", "not-an-object"),
         pytest.param(b"[" * 1000 + b"]" * 1000, "invalid-json", id="1000 levels"),
         (b"{}", "missing-attribute"),
-        (b'{"specversion":"1.1"}', "unsupported-specversion"),
-        (b'{"specversion":1.0}', "invalid-attribute-type"),
     ],
 )
 def test_payload_must_be_one_json_object(payload: bytes, code: str) -> None:
@@ -357,37 +309,11 @@ def test_payload_is_an_event_with_parsed_data_by_default() -> None:
     refused(DecodeError, "missing-attribute", structured.decode, b"{}")
 
 
-def test_data_may_have_as_many_levels_as_in_binary_mode() -> None:
-    for levels in (MAX_LEVELS, MAX_LEVELS + 1):
-        text = b"[" * levels + b"]" * levels
-        payload = f'{START},"data":{text.decode()}}}'.encode()
-        if levels == MAX_LEVELS:
-            assert structured.decode(payload, parse_data=False).get_data() == text
-        else:
-            error = refused(DecodeError, "invalid-json", structured.decode, payload)
-            assert error.message == f"the payload is nested more than {levels} levels deep"
-
-
 def test_one_byte_order_mark_is_ignored() -> None:
     """Windows programs write one; data stays verbatim."""
     message = structured_message(b"\xef\xbb\xbf" + START.encode() + b',"data": 1.50}')
     assert from_nats_message(message).get_data() == 1.5
     assert from_nats_message(message, parse_data=False).get_data() == b"1.50"
-
-
-def test_null_members_are_unset() -> None:
-    """Except for data, for which null is a value."""
-    event = decode('"time":null,"subject":null,"x":null,"datacontenttype":null,"data":null')
-    assert list(event.get_attributes()) == ["specversion", "id", "source", "type"]
-    assert event.has_data
-    refused(DecodeError, "missing-attribute", from_nats_message, structured_message(b'{"specversion":"1.0","id":null}'))
-
-
-def test_ce_headers_are_ignored() -> None:
-    message = structured_message(START.encode() + b"}")
-    message.headers.append("ce-id", "other")
-    message.headers.append("ce-bad_name", "%")
-    assert from_nats_message(message).get_id() == "1"
 
 
 def test_first_error_is_that_of_the_first_member() -> None:

@@ -159,9 +159,7 @@ def test_one_changed_character(text: str, data: st.DataObject) -> None:
     [
         "2016-12-31T23:59:60Z",
         "2016-12-31T23:59:60.5Z",
-        "2017-01-01T01:59:60+02:00",
         "2016-12-31T18:29:60-05:30",
-        "1972-06-30T23:59:60z",
     ],
 )
 def test_leap_seconds(text: str) -> None:
@@ -174,11 +172,7 @@ def test_leap_seconds(text: str) -> None:
 @each(
     "text",
     [
-        "2016-12-31T23:58:60Z",
-        "2016-12-30T23:59:60Z",
         "2017-01-01T00:59:60+02:00",
-        "2016-12-31T23:59:61Z",
-        "2016-12-31T23:59:60+01:00",
         "0001-01-01T00:59:60+23:59",
         "9999-12-31T23:59:60-23:59",
     ],
@@ -188,61 +182,11 @@ def test_leap_seconds_elsewhere_are_rejected(text: str) -> None:
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
 
 
-@each(
-    "text",
-    [
-        "",
-        "2020-01-01",
-        "2020-01-01T00:00:00",
-        "2020-01-01T00:00Z",
-        "2020-01-01 00:00:00Z",
-        "2020-W01-1T00:00:00Z",
-        "20200101T000000Z",
-        "2020-001T00:00:00Z",
-        "2020-02-30T00:00:00Z",
-        "2019-02-29T00:00:00Z",
-        "2020-13-01T00:00:00Z",
-        "2020-00-01T00:00:00Z",
-        "0000-01-01T00:00:00Z",
-        "2020-01-01T24:00:00Z",
-        "2020-01-01T00:60:00Z",
-        "2020-01-01T00:00:00.Z",
-        "2020-01-01T00:00:00,5Z",
-        "2020-01-01T00:00:00+0100",
-        "2020-01-01T00:00:00+01",
-        "2020-01-01T00:00:00+24:00",
-        "2020-01-01T00:00:00+00:60",
-        "2020-01-01T00:00:00+00:00Z",
-        "2020-01-01T00:00:00+00:00:30",
-        "2020-01-01T00:00:00Z\n",
-        " 2020-01-01T00:00:00Z",
-        "2020-01-01T00:00:00 Z",
-        "+2020-01-01T00:00:00Z",
-        "\uff12\uff10\uff12\uff10-01-01T00:00:00Z",
-        "2020-01-01T00:00:00\u2212" + "01:00",
-        "06/21/2023 10:14:07",
-    ],
-)
+@each("text", ["2020-01-01", "2020-01-01T00:00:00+0100", "2020-02-30T00:00:00Z"])
 def test_other_formats_are_rejected(text: str) -> None:
-    """Other forms of ISO 8601 and of datetime.fromisoformat(), and dates that do not exist."""
+    """In both directions. The vectors have many others."""
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
     refused(EncodeError, "invalid-timestamp", Timestamp._parse, text, EncodeError)
-
-
-@each(
-    ("text", "nanosecond"),
-    [
-        ("2020-01-01T00:00:00Z", 0),
-        ("2020-01-01T00:00:00.1Z", 100_000_000),
-        ("2020-01-01T00:00:00.000000001Z", 1),
-        ("2020-01-01T00:00:00.999999999999+01:00", 999_999_999),
-    ],
-)
-def test_nanoseconds(text: str, nanosecond: int) -> None:
-    """Truncated, not rounded, like microseconds."""
-    at = Timestamp(text)
-    assert at.nanosecond == nanosecond
-    assert at.microsecond == nanosecond // 1000
 
 
 @given(st.one_of(aware_datetimes, st.datetimes()))

@@ -4,10 +4,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from hatch_build import build_jar
 from tests.support import forks
+from tests.support.spark_rows import MESSAGES, ROWS
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,12 @@ def spark(python: str) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    """A binary, an invalid and a structured message."""
+    return spark.createDataFrame(ROWS, MESSAGES)
 
 
 @pytest.fixture(scope="session")

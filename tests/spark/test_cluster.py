@@ -29,13 +29,12 @@ from pyspark.sql import functions as F  # noqa: N812
 import ce_nats
 from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
-from tests.support.spark_rows import ROWS
+from tests.support.spark_rows import MESSAGES, ROWS
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
-SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 EXECUTORS = 2
 SECONDS = 300
 # The installed copy of ce_nats has precedence over this checkout.
@@ -53,7 +52,7 @@ main(*sys.argv[1:])
 def results(spark: SparkSession, url: str, stream: str) -> list[str]:
     """Return results of both engines, SQL, and a write and a read with the data source, as a table and as a query."""
     register(spark)
-    messages = spark.createDataFrame(ROWS, SCHEMA).repartition(4, "sequence")
+    messages = spark.createDataFrame(ROWS, MESSAGES).repartition(4, "sequence")
     messages.createOrReplaceTempView("messages")
     sql = "SELECT sequence, ce_nats.from_nats(headers, data) AS event FROM messages"
     found = [

@@ -17,9 +17,8 @@ from ce_nats.spark._workers import check_workers
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from tests.support.caching import NotAvailable, python_environment
 from tests.support.needs import limits
-from tests.support.spark_rows import ROWS
+from tests.support.spark_rows import MESSAGES, ROWS
 
-SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 ROOT = Path(__file__).parents[2]
 CLIENT = (
     *("pyspark-client~=4.2.0", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
@@ -29,7 +28,7 @@ CLIENT = (
 
 def results(spark: SparkSession, brief: bool = False) -> list[str]:
     """Return the rows of several queries, or of two with ``brief``."""
-    frame = spark.createDataFrame(ROWS, SCHEMA)
+    frame = spark.createDataFrame(ROWS, MESSAGES)
     event = from_nats(F.col("headers"), F.col("data"))
     frames = [
         explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence"),

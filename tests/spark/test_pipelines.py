@@ -21,14 +21,13 @@ from ce_nats.aio import jetstream
 from ce_nats.spark import deduplicate, explode_cloudevents, register
 from ce_nats.spark.columns import _jvm_engine as jvm_engine
 from ce_nats.testing import NatsServer
-from tests.support.spark_rows import ROWS
+from tests.support.spark_rows import MESSAGES, ROWS
 
 registry = pytest.importorskip("pyspark.pipelines.graph_element_registry", reason="pyspark 4.0 has no pipelines")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "pipeline"
 PIPELINES = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
-SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 CATALOG = "spark.sql.catalog.ce_nats"
 CATALOG_CLASS = "io.cenats.spark.Catalog"
 
@@ -95,7 +94,7 @@ def run(project: Path, url: str) -> str:
 @pytest.fixture
 def frame(spark: SparkSession) -> DataFrame:
     session = spark.newSession()
-    return session.createDataFrame(ROWS, SCHEMA)
+    return session.createDataFrame(ROWS, MESSAGES)
 
 
 @pytest.fixture

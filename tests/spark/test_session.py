@@ -11,7 +11,7 @@ from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector import _source as source
 from ce_nats.spark.connector._source import NatsDataSource
 from tests.support.needs import needs_arrow_functions
-from tests.support.spark_rows import ROWS, SCHEMA, chosen, message
+from tests.support.spark_rows import MESSAGES, ROWS, SCHEMA, chosen, message
 
 
 def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:
@@ -38,8 +38,7 @@ def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:
 def test_sql_functions_have_plain_names(spark: SparkSession) -> None:
     """The names are the same in every session, with the jar or without."""
     register(spark)
-    schema = "sequence long, headers array<struct<key string, value string>>, data binary"
-    spark.createDataFrame(ROWS, schema).createOrReplaceTempView("rows_to_decode")
+    spark.createDataFrame(ROWS, MESSAGES).createOrReplaceTempView("rows_to_decode")
     names = {row.function for row in spark.sql("SHOW USER FUNCTIONS").collect()}
     assert {"from_nats", "to_nats", "to_nats_structured"} <= names
     events = "SELECT {} AS event FROM rows_to_decode ORDER BY sequence"

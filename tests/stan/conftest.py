@@ -8,20 +8,9 @@ import pytest
 from ce_nats import stan
 from ce_nats.testing import NatsServer
 from tests.support.broker import make_event, server
-from tests.support.caching import NotAvailable
-from tests.support.programs import streaming_server
-from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer, executable
 
-__all__ = ["make_event", "server"]
-
-
-@pytest.fixture(scope="session")
-def executable():
-    """Path of the streaming server; skips the test if it is not available."""
-    try:
-        return streaming_server()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-streaming-server: {missing}")
+__all__ = ["executable", "make_event", "server"]
 
 
 @pytest.fixture(scope="session", params=[pytest.param("own-nats", marks=pytest.mark.long), "over-nats-server"])
@@ -33,6 +22,13 @@ def streaming(request, executable):
     else:
         with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
             yield server
+
+
+@pytest.fixture
+def own(executable):
+    """A streaming server that a test may stop, on a nats-server."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        yield server
 
 
 @pytest.fixture

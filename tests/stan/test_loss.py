@@ -13,8 +13,9 @@ from ce_nats.stan import Start
 from ce_nats.stan._subscription import _Moment as Moment
 from ce_nats.stan.wire import CloseRequest, MsgProto
 from ce_nats.testing import NatsServer
+from tests.support.broker import ignore
 from tests.support.relay import Relay
-from tests.support.streaming import CLUSTER, StreamingServer, until_pending
+from tests.support.streaming import CLUSTER, StreamingServer, one, until_pending
 from tests.support.waiting import until
 
 # Pings every second; the server is considered lost after the third unanswered one.
@@ -23,7 +24,7 @@ QUICK = {"ping_interval": 1, "ping_max_out": 2, "timeout": 10}
 
 @asynccontextmanager
 async def client(url, client_id, **options):
-    nc = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=_quiet)
+    nc = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=ignore)
     connection = await stan.connect(nc, CLUSTER, client_id, **{**QUICK, **options})
     try:
         yield connection
@@ -32,14 +33,6 @@ async def client(url, client_id, **options):
             await connection.close()
         finally:
             await nc.close()
-
-
-async def _quiet(error):
-    """Ignore nats-py's reports of errors that the tests provoke."""
-
-
-async def one(subscription, seconds=60):
-    return await asyncio.wait_for(subscription.__anext__(), seconds)
 
 
 async def test_client_survives_a_restart_with_a_file_store(executable, client_id, channel):
@@ -67,74 +60,70 @@ async def test_client_survives_a_restart_with_a_file_store(executable, client_id
 
 
 @pytest.mark.faults
-async def test_unanswered_pings_fail_all_operations(executable, client_id, channel, make_event):
+async def test_unanswered_pings_fail_all_operations(own, client_id, channel, make_event):
     """ST-PNG-03: the server is silent. Each operation fails with the reason."""
     lost = []
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, on_lost=lost.append) as connection:
-            subscription = await connection.subscribe(channel)
-            server.pause()
-            pending = await connection.publish_async(make_event(1), channel)
-            with pytest.raises(stan.StanError) as caught:
-                await one(subscription)
-            assert (caught.value.code, caught.value.text) == ("timeout", "stan: connection lost due to PING failure")
-            with pytest.raises(stan.StanError, match="stan: connection closed: connection lost due to PING failure"):
-                await pending
-            raised = []
-            for action in (
-                connection.publish(make_event(2), channel),
-                connection.subscribe(channel),
-                one(subscription),
-            ):
-                with pytest.raises(stan.StanError, match="PING failure") as caught:
-                    await action
-                raised.append((caught.value.code, caught.value.is_refusal))
-            # Nothing was sent, so nothing was stored, and no server has refused.
-            assert raised == [("connection-closed", False), ("connection-closed", False), ("timeout", False)]
-            server.resume()
+    async with client(own.url, client_id, on_lost=lost.append) as connection:
+        subscription = await connection.subscribe(channel)
+        own.pause()
+        pending = await connection.publish_async(make_event(1), channel)
+        with pytest.raises(stan.StanError) as caught:
+            await one(subscription)
+        assert (caught.value.code, caught.value.text) == ("timeout", "stan: connection lost due to PING failure")
+        with pytest.raises(stan.StanError, match="stan: connection closed: connection lost due to PING failure"):
+            await pending
+        raised = []
+        for action in (
+            connection.publish(make_event(2), channel),
+            connection.subscribe(channel),
+            one(subscription),
+        ):
+            with pytest.raises(stan.StanError, match="PING failure") as caught:
+                await action
+            raised.append((caught.value.code, caught.value.is_refusal))
+        # Nothing was sent, so nothing was stored, and no server has refused.
+        assert raised == [("connection-closed", False), ("connection-closed", False), ("timeout", False)]
+        own.resume()
     assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
 
 
 @pytest.mark.faults
-async def test_no_responders_does_not_answer_a_ping(executable, client_id):
+async def test_no_responders_does_not_answer_a_ping(own, client_id):
     """ST-PNG-04: without the streaming server, the nats-server that it uses answers with no-responders."""
     lost = []
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, on_lost=lost.append) as connection:
-            server.kill()
-            await until(lambda: connection.error is not None)
+    async with client(own.url, client_id, on_lost=lost.append) as connection:
+        own.kill()
+        await until(lambda: connection.error is not None)
     assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
 
 
-async def test_restart_with_a_memory_store_is_detected(executable, client_id, channel):
+async def test_restart_with_a_memory_store_is_detected(own, client_id, channel):
     """ST-PNG-05: the answer to the first ping is an error."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id) as connection:
-            subscription = await connection.subscribe(channel)
-            server.restart()
-            with pytest.raises(stan.StanError) as caught:
-                await one(subscription)
-            assert caught.value.code == "connection-closed"
-            assert caught.value.text == "client has been replaced or is no longer registered"
+    async with client(own.url, client_id) as connection:
+        subscription = await connection.subscribe(channel)
+        own.restart()
+        with pytest.raises(stan.StanError) as caught:
+            await one(subscription)
+        assert caught.value.code == "connection-closed"
+        assert caught.value.text == "client has been replaced or is no longer registered"
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("failure", [ZeroDivisionError(), asyncio.CancelledError()], ids=["error", "cancelled"])
-async def test_exception_in_on_lost_is_logged(executable, client_id, channel, caplog, failure):
+async def test_exception_in_on_lost_is_logged(own, client_id, channel, caplog, failure):
     def fail(error):
         raise failure
 
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, on_lost=fail) as connection:
-            subscription = await connection.subscribe(channel)
-            server.restart()
-            with pytest.raises(stan.StanError):
-                await one(subscription)
+    async with client(own.url, client_id, on_lost=fail) as connection:
+        subscription = await connection.subscribe(channel)
+        own.restart()
+        with pytest.raises(stan.StanError):
+            await one(subscription)
     assert "on_lost raised an exception" in caplog.text
 
 
 @pytest.mark.faults
-async def test_failed_background_task_fails_everything(executable, client_id, channel, caplog):
+async def test_failed_background_task_fails_everything(own, client_id, channel, caplog):
     """A BaseException in ``on_lost`` ends the task that would reconnect."""
 
     class Fatal(BaseException):
@@ -143,14 +132,13 @@ async def test_failed_background_task_fails_everything(executable, client_id, ch
     def fail(error):
         raise Fatal
 
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, on_lost=fail) as connection:
-            subscription = await connection.subscribe(channel)
-            server.restart()
-            for operation in (one(subscription), connection.publish_data(b"", channel)):
-                with pytest.raises(stan.StanError, match=r"a background task failed: Fatal\(\)"):
-                    await operation
-            assert connection.error.code == "delivery-failed"
+    async with client(own.url, client_id, reconnect=True, on_lost=fail) as connection:
+        subscription = await connection.subscribe(channel)
+        own.restart()
+        for operation in (one(subscription), connection.publish_data(b"", channel)):
+            with pytest.raises(stan.StanError, match=r"a background task failed: Fatal\(\)"):
+                await operation
+        assert connection.error.code == "delivery-failed"
     assert f"client {client_id}: a background task failed" in caplog.text
 
 
@@ -311,18 +299,17 @@ async def test_messages_of_an_empty_channel_are_not_missed(over, client_id, chan
 
 
 @pytest.mark.faults
-async def test_messages_that_arrive_with_the_answer_are_acknowledged(executable, client_id, channel):
+async def test_messages_that_arrive_with_the_answer_are_acknowledged(own, client_id, channel):
     """They are yielded when the subscription can acknowledge them, so none is redelivered."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with interrupted(around.url, client_id) as (relay, connection, other, recover):
-            subscription = await connection.subscribe(channel, ack_wait=600)
-            waiting = asyncio.ensure_future(numbers(subscription, 1))
-            relay.interrupt()
-            await other.publish_data(b"the message", channel)
-            relay.burst(b"PUB _STAN.sub.", b"the message")
-            await recover()
-            assert await waiting == [1]
-            await until_pending(server, channel, 0)
+    async with interrupted(own.url, client_id) as (relay, connection, other, recover):
+        subscription = await connection.subscribe(channel, ack_wait=600)
+        waiting = asyncio.ensure_future(numbers(subscription, 1))
+        relay.interrupt()
+        await other.publish_data(b"the message", channel)
+        relay.burst(b"PUB _STAN.sub.", b"the message")
+        await recover()
+        assert await waiting == [1]
+        await until_pending(own, channel, 0)
 
 
 @pytest.mark.faults
@@ -363,124 +350,118 @@ async def test_client_that_is_deregistered_while_it_resubscribes_registers_again
 
 
 @pytest.mark.faults
-async def test_client_survives_two_restarts_with_a_memory_store(executable, client_id, channel):
+async def test_client_survives_two_restarts_with_a_memory_store(own, client_id, channel):
     """The channel begins at 1 each time."""
     lost = []
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
-            subscription = await connection.subscribe(channel, durable="d")
-            for turn in range(1, 3):
-                server.restart()
-                await until(lambda turn=turn: len(lost) == turn and connection._session is not None)
-                await until(lambda: subscription._session is not None)
-                await connection.publish_data(b"%d" % turn, channel)
-                item = await one(subscription)
-                await item.ack()
-                assert (item.message.data, item.message.sequence) == (b"%d" % turn, 1)
+    async with client(own.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+        subscription = await connection.subscribe(channel, durable="d")
+        for turn in range(1, 3):
+            own.restart()
+            await until(lambda turn=turn: len(lost) == turn and connection._session is not None)
+            await until(lambda: subscription._session is not None)
+            await connection.publish_data(b"%d" % turn, channel)
+            item = await one(subscription)
+            await item.ack()
+            assert (item.message.data, item.message.sequence) == (b"%d" % turn, 1)
     assert {error.text for error in lost} == {"client has been replaced or is no longer registered"}
 
 
 @pytest.mark.faults
-async def test_client_resubscribes_before_it_publishes(executable, client_id, channel):
+async def test_client_resubscribes_before_it_publishes(own, client_id, channel):
     """A message that waited for the server is received by all subscriptions of the client, in a new store as well."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True) as connection:
-            subscriptions = [await connection.subscribe(channel) for _ in range(20)]
-            await connection.publish_data(b"before", channel)
-            assert [await numbers(subscription, 1) for subscription in subscriptions] == [[1]] * 20
-            server.kill()
-            await until(lambda: connection._session is None)
-            waiting = asyncio.ensure_future(connection.publish_data(b"waited", channel))
-            server.start()
-            await asyncio.wait_for(waiting, 20)
-            assert [(await one(subscription)).message.data for subscription in subscriptions] == [b"waited"] * 20
+    async with client(own.url, client_id, reconnect=True) as connection:
+        subscriptions = [await connection.subscribe(channel) for _ in range(20)]
+        await connection.publish_data(b"before", channel)
+        assert [await numbers(subscription, 1) for subscription in subscriptions] == [[1]] * 20
+        own.kill()
+        await until(lambda: connection._session is None)
+        waiting = asyncio.ensure_future(connection.publish_data(b"waited", channel))
+        own.start()
+        await asyncio.wait_for(waiting, 20)
+        assert [(await one(subscription)).message.data for subscription in subscriptions] == [b"waited"] * 20
 
 
 @pytest.mark.faults
-async def test_closing_during_resubscription_deregisters_the_client(executable, client_id, channel):
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True) as connection:
-            for _ in range(20):
-                await connection.subscribe(channel)
-            requests = await connection._nc.subscribe("_STAN.sub.>")
-            closed = await connection._nc.subscribe("_STAN.close.>")
-            server.restart()
-            await requests.next_msg(10)
-            await connection.close()
-            assert CloseRequest.decode((await closed.next_msg()).data).client_id == client_id
-            with pytest.raises(stan.StanError, match="stan: connection closed"):
-                await connection.publish_data(b"", channel)
+async def test_closing_during_resubscription_deregisters_the_client(own, client_id, channel):
+    async with client(own.url, client_id, reconnect=True) as connection:
+        for _ in range(20):
+            await connection.subscribe(channel)
+        requests = await connection._nc.subscribe("_STAN.sub.>")
+        closed = await connection._nc.subscribe("_STAN.close.>")
+        own.restart()
+        await requests.next_msg(10)
+        await connection.close()
+        assert CloseRequest.decode((await closed.next_msg()).data).client_id == client_id
+        with pytest.raises(stan.StanError, match="stan: connection closed"):
+            await connection.publish_data(b"", channel)
 
 
 @pytest.mark.faults
-async def test_closing_works_at_any_moment_of_a_reconnect(executable, client_id, channel):
+async def test_closing_works_at_any_moment_of_a_reconnect(own, client_id, channel):
     """Before Python 3.12 a request that is answered while it is cancelled suppresses the cancellation."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url):
-        async with client(around.url, f"other-{client_id}") as other:
-            requests = await other._nc.subscribe("_STAN.sub.>", pending_msgs_limit=0)
-            for moment in range(300):
-                connection = await stan.connect(other._nc, CLUSTER, client_id, reconnect=True)
-                for _ in range(5):
-                    await connection.subscribe(channel)
-                    await requests.next_msg(10)
-                connection._session.error = stan.StanError("timeout", "cut off")
-                connection._session.lost.set()
+    async with client(own.url, f"other-{client_id}") as other:
+        requests = await other._nc.subscribe("_STAN.sub.>", pending_msgs_limit=0)
+        for moment in range(300):
+            connection = await stan.connect(other._nc, CLUSTER, client_id, reconnect=True)
+            for _ in range(5):
+                await connection.subscribe(channel)
                 await requests.next_msg(10)
-                for _ in range(moment % 60):
-                    await asyncio.sleep(0)
-                await asyncio.wait_for(connection.close(), 10)
-                while requests.pending_msgs:
-                    await requests.next_msg()
+            connection._session.error = stan.StanError("timeout", "cut off")
+            connection._session.lost.set()
+            await requests.next_msg(10)
+            for _ in range(moment % 60):
+                await asyncio.sleep(0)
+            await asyncio.wait_for(connection.close(), 10)
+            while requests.pending_msgs:
+                await requests.next_msg()
 
 
 @pytest.mark.faults
-async def test_subscription_after_the_largest_sequence_fails_alone(executable, client_id, channel):
+async def test_subscription_after_the_largest_sequence_fails_alone(own, client_id, channel):
     """The protocol cannot express the next sequence. Other subscriptions continue."""
     lost = []
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
-            first, second = [await connection.subscribe(channel) for _ in range(2)]
-            await connection._nc.publish(first._inbox.subject, MsgProto(2**64 - 1, channel, data=b"last").encode())
-            assert await numbers(first, 1) == [2**64 - 1]
-            server.restart()
-            with pytest.raises(EncodeError, match="startSequence") as caught:
-                await one(first)
-            assert caught.value.code == "integer-out-of-range"
-            await connection.publish_data(b"1", channel)
-            assert await numbers(second, 1) == [1]
+    async with client(own.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+        first, second = [await connection.subscribe(channel) for _ in range(2)]
+        await connection._nc.publish(first._inbox.subject, MsgProto(2**64 - 1, channel, data=b"last").encode())
+        assert await numbers(first, 1) == [2**64 - 1]
+        own.restart()
+        with pytest.raises(EncodeError, match="startSequence") as caught:
+            await one(first)
+        assert caught.value.code == "integer-out-of-range"
+        await connection.publish_data(b"1", channel)
+        assert await numbers(second, 1) == [1]
     assert len(lost) == 1
 
 
 @pytest.mark.faults
-async def test_sequences_of_a_new_store_are_not_confused_with_old_ones(executable, client_id, channel, make_event):
+async def test_sequences_of_a_new_store_are_not_confused_with_old_ones(own, client_id, channel, make_event):
     """The message with the sequence of an unacknowledged one is another message, and is not acknowledged with it."""
     lost = []
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
-            subscription = await connection.subscribe(channel, ack_wait=1)
-            for number in range(3):
+    async with client(own.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+        subscription = await connection.subscribe(channel, ack_wait=1)
+        for number in range(3):
+            await connection.publish(make_event(number), channel)
+        for _ in range(2):
+            await (await one(subscription)).ack()
+        async with await one(subscription) as old:
+            own.restart()
+            await until(lambda: lost and subscription._session is not None)
+            for number in range(10, 13):
                 await connection.publish(make_event(number), channel)
-            for _ in range(2):
-                await (await one(subscription)).ack()
-            async with await one(subscription) as old:
-                server.restart()
-                await until(lambda: lost and subscription._session is not None)
-                for number in range(10, 13):
-                    await connection.publish(make_event(number), channel)
-                await until(lambda: len(subscription._ready) == 3)
-            assert old.get_id() == "event 2"
-            new = [await one(subscription) for _ in range(3)]
-            assert [(item.message.sequence, item.event.get_id()) for item in new] == [
-                (1, "event 10"),
-                (2, "event 11"),
-                (3, "event 12"),
-            ]
-            # The next reconnect continues after message 1 of the new store, not after message 3 of the old one.
-            await new[0].ack()
-            connection._session.error = stan.StanError("timeout", "cut off")
-            connection._session.lost.set()
-            await until(lambda: len(lost) == 2 and subscription._session is not None)
-            assert await numbers(subscription, 2) == [2, 3]
+            await until(lambda: len(subscription._ready) == 3)
+        assert old.get_id() == "event 2"
+        new = [await one(subscription) for _ in range(3)]
+        assert [(item.message.sequence, item.event.get_id()) for item in new] == [
+            (1, "event 10"),
+            (2, "event 11"),
+            (3, "event 12"),
+        ]
+        # The next reconnect continues after message 1 of the new store, not after message 3 of the old one.
+        await new[0].ack()
+        connection._session.error = stan.StanError("timeout", "cut off")
+        connection._session.lost.set()
+        await until(lambda: len(lost) == 2 and subscription._session is not None)
+        assert await numbers(subscription, 2) == [2, 3]
 
 
 @pytest.mark.faults
@@ -498,49 +479,45 @@ async def test_client_reconnects_after_a_loss_of_nats_and_the_streaming_server(e
 
 
 @pytest.mark.faults
-async def test_client_does_not_reconnect_if_another_one_has_its_id(executable, client_id, channel):
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True) as connection:
-            subscription = await connection.subscribe(channel)
-            await connection._session._inboxes[0].unsubscribe()  # it no longer answers heartbeats
-            async with client(around.url, client_id):
-                with pytest.raises(stan.StanError, match="stan: clientID already registered"):
-                    await one(subscription)
-            assert connection.error.text == "stan: clientID already registered"
-        assert server.url == around.url
+async def test_client_does_not_reconnect_if_another_one_has_its_id(own, client_id, channel):
+    async with client(own.url, client_id, reconnect=True) as connection:
+        subscription = await connection.subscribe(channel)
+        await connection._session._inboxes[0].unsubscribe()  # it no longer answers heartbeats
+        async with client(own.url, client_id):
+            with pytest.raises(stan.StanError, match="stan: clientID already registered"):
+                await one(subscription)
+        assert connection.error.text == "stan: clientID already registered"
 
 
 @pytest.mark.faults
-async def test_refused_subscription_fails_alone(executable, client_id, channel):
+async def test_refused_subscription_fails_alone(own, client_id, channel):
     """The server is restarted with a lower limit. The other subscription continues."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True) as connection:
-            first, second = [await connection.subscribe(f"{channel}.{number}") for number in range(2)]
-            server._flags = ("-mc", "1")
-            server.restart()
-            with pytest.raises(stan.StanError, match="too many channels"):
-                await one(second)
-            await connection.publish_data(b"1", f"{channel}.0")
-            assert (await one(first)).message.data == b"1"
-            await second.close()
+    async with client(own.url, client_id, reconnect=True) as connection:
+        first, second = [await connection.subscribe(f"{channel}.{number}") for number in range(2)]
+        own._flags = ("-mc", "1")
+        own.restart()
+        with pytest.raises(stan.StanError, match="too many channels"):
+            await one(second)
+        await connection.publish_data(b"1", f"{channel}.0")
+        assert (await one(first)).message.data == b"1"
+        await second.close()
 
 
 @pytest.mark.faults
-async def test_publishing_waits_for_a_reconnect_and_closing_does_not(executable, client_id, channel):
+async def test_publishing_waits_for_a_reconnect_and_closing_does_not(own, client_id, channel):
     """Publishing waits for ``ack_timeout``."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, ack_timeout=0.3, timeout=60) as connection:
-            subscription = await connection.subscribe(channel)
-            server.kill()
-            await until(lambda: connection._session is None)
-            with pytest.raises(
-                stan.StanError, match=r"not reconnected in time: (connection lost|connect request timeout)"
-            ) as caught:
-                await connection.publish_data(b"", channel)
-            assert (caught.value.code, caught.value.is_refusal) == ("connection-closed", False)
-            waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
-            await asyncio.sleep(0)
-            await asyncio.wait_for(connection.close(), 30)
-            with pytest.raises(stan.StanError, match="stan: connection closed"):
-                await waiting
-            assert [item async for item in subscription] == []
+    async with client(own.url, client_id, reconnect=True, ack_timeout=0.3, timeout=60) as connection:
+        subscription = await connection.subscribe(channel)
+        own.kill()
+        await until(lambda: connection._session is None)
+        with pytest.raises(
+            stan.StanError, match=r"not reconnected in time: (connection lost|connect request timeout)"
+        ) as caught:
+            await connection.publish_data(b"", channel)
+        assert (caught.value.code, caught.value.is_refusal) == ("connection-closed", False)
+        waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(connection.close(), 30)
+        with pytest.raises(stan.StanError, match="stan: connection closed"):
+            await waiting
+        assert [item async for item in subscription] == []

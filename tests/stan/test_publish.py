@@ -9,7 +9,7 @@ from ce_nats.aio import DeliveryError, PublishError
 from ce_nats.stan import Start
 from ce_nats.stan.wire import PubAck
 from ce_nats.testing import NatsServer
-from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer, one
 from tests.support.waiting import until
 
 
@@ -19,15 +19,11 @@ async def test_events_are_received_unchanged(connection, channel, make_event):
     assert len(set(guids)) == 3
     async with await connection.subscribe(channel, start=Start.first()) as subscription:
         for wanted in sent:
-            item = await anext_of(subscription)
+            item = await one(subscription)
             async with item as event:
                 assert event.get_id() == wanted.get_id()
                 assert event.get_data() == wanted.get_data()
             assert item.is_settled
-
-
-async def anext_of(subscription):
-    return await asyncio.wait_for(subscription.__anext__(), 60)
 
 
 async def test_heartbeats_of_other_clients_are_not_answered_on_api_subjects(nc, connection):
@@ -205,49 +201,47 @@ async def test_end_of_the_block_raises_failures(executable, client_id, channel, 
         await nc.close()
 
 
-async def test_missing_acknowledgement_is_raised(executable, client_id, channel, make_event):
+async def test_missing_acknowledgement_is_raised(own, client_id, channel, make_event):
     """ST-PUB-05: the server is silent, or does not run."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        nc = await nats.connect(around.url)
-        connection = await stan.connect(nc, CLUSTER, client_id, ack_timeout=0.5, window=1)
-        server.pause()
-        first = await connection.publish_async(make_event(1), channel)
-        second = await connection.publish_async(make_event(2), channel)  # when the first one has timed out
-        with pytest.raises(stan.StanError) as caught:
-            await first
-        assert (caught.value.code, caught.value.text) == ("timeout", "stan: publish ack timeout")
-        with pytest.raises(PublishError) as failed:
-            await connection.flush()
-        assert len(failed.value.failures) == 2
-        assert second.done()
-        server.kill()
-        await until_no_responders(nc)
-        with pytest.raises(stan.StanError) as caught:
-            await connection.publish(make_event(3), channel)
-        assert caught.value.code == "no-responders"
-        with pytest.raises(stan.StanError, match="close request timeout"):
-            await connection.close()
+    nc = await nats.connect(own.url)
+    connection = await stan.connect(nc, CLUSTER, client_id, ack_timeout=0.5, window=1)
+    own.pause()
+    first = await connection.publish_async(make_event(1), channel)
+    second = await connection.publish_async(make_event(2), channel)  # when the first one has timed out
+    with pytest.raises(stan.StanError) as caught:
+        await first
+    assert (caught.value.code, caught.value.text) == ("timeout", "stan: publish ack timeout")
+    with pytest.raises(PublishError) as failed:
+        await connection.flush()
+    assert len(failed.value.failures) == 2
+    assert second.done()
+    own.kill()
+    await until_no_responders(nc)
+    with pytest.raises(stan.StanError) as caught:
+        await connection.publish(make_event(3), channel)
+    assert caught.value.code == "no-responders"
+    with pytest.raises(stan.StanError, match="close request timeout"):
         await connection.close()
-        await nc.close()
+    await connection.close()
+    await nc.close()
 
 
-async def test_invalid_acknowledgements_are_ignored(executable, client_id, channel, make_event, caplog):
+async def test_invalid_acknowledgements_are_ignored(own, client_id, channel, make_event, caplog):
     """An empty message, garbage, and the acknowledgement of another message."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        nc = await nats.connect(around.url)
-        published = await nc.subscribe("_STAN.pub.>")
-        connection = await stan.connect(nc, CLUSTER, client_id)
-        server.pause()
-        future = await connection.publish_async(make_event(1), channel)
-        reply = (await published.next_msg()).reply
-        for payload in (b"", b"\x08", PubAck("other").encode()):
-            await nc.publish(reply, payload)
-        await until(lambda: len(caplog.records) == 3)
-        assert not future.done()
-        server.resume()
-        assert await future
-        await connection.close()
-        await nc.close()
+    nc = await nats.connect(own.url)
+    published = await nc.subscribe("_STAN.pub.>")
+    connection = await stan.connect(nc, CLUSTER, client_id)
+    own.pause()
+    future = await connection.publish_async(make_event(1), channel)
+    reply = (await published.next_msg()).reply
+    for payload in (b"", b"\x08", PubAck("other").encode()):
+        await nc.publish(reply, payload)
+    await until(lambda: len(caplog.records) == 3)
+    assert not future.done()
+    own.resume()
+    assert await future
+    await connection.close()
+    await nc.close()
 
 
 async def until_no_responders(nc):
@@ -275,18 +269,17 @@ async def test_closed_connection_raises(nc, client_id, channel, make_event):
     assert nc.is_connected
 
 
-async def test_closing_fails_unacknowledged_events(executable, client_id, channel, make_event):
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        nc = await nats.connect(around.url)
-        connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.2)
-        server.pause()
-        future = await connection.publish_async(make_event(1), channel)
-        with pytest.raises(stan.StanError, match="stan: close request timeout"):
-            await connection.close()
-        with pytest.raises(stan.StanError, match="stan: connection closed"):
-            await future
-        assert [failure.error.code for failure in connection.failures] == ["timeout"]
-        await nc.close()
+async def test_closing_fails_unacknowledged_events(own, client_id, channel, make_event):
+    nc = await nats.connect(own.url)
+    connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.2)
+    own.pause()
+    future = await connection.publish_async(make_event(1), channel)
+    with pytest.raises(stan.StanError, match="stan: close request timeout"):
+        await connection.close()
+    with pytest.raises(stan.StanError, match="stan: connection closed"):
+        await future
+    assert [failure.error.code for failure in connection.failures] == ["timeout"]
+    await nc.close()
 
 
 async def test_closed_nats_connection_fails_all_operations(streaming, client_id, channel, make_event):
@@ -297,7 +290,7 @@ async def test_closed_nats_connection_fails_all_operations(streaming, client_id,
     subscription = await connection.subscribe(channel)
     await nc.close()
     with pytest.raises(stan.StanError, match="stan: the NATS connection was closed"):
-        await anext_of(subscription)
+        await one(subscription)
     with pytest.raises(DeliveryError):
         await connection.publish(make_event(1), channel)
     assert [error.text for error in lost] == ["stan: the NATS connection was closed"]

@@ -8,8 +8,7 @@ import pytest
 from ce_nats import DecodeError, EncodeError, stan
 from ce_nats.stan import Start
 from ce_nats.stan.wire import ConnectResponse, MsgProto, StartPosition, SubscriptionRequest, UnsubscribeRequest
-from ce_nats.testing import NatsServer
-from tests.support.streaming import CLUSTER, StreamingServer, until_pending
+from tests.support.streaming import CLUSTER, StreamingServer, one, until_pending
 from tests.support.waiting import until
 
 
@@ -124,13 +123,12 @@ async def test_message_is_redelivered_after_an_exception_in_its_block(connection
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
-        items = aiter_of(subscription)
         with pytest.raises(ZeroDivisionError):
-            async with await items():
+            async with await one(subscription):
                 1 / 0  # noqa: B018
-        async with await items() as event:
+        async with await one(subscription) as event:
             assert event.get_id() == "event 2"
-        again = await items()
+        again = await one(subscription)
         assert (again.message.sequence, again.message.redelivered, again.message.redelivery_count) == (1, True, 1)
         assert not again.is_settled
         await again.ack()
@@ -143,13 +141,12 @@ async def test_nak_leaves_a_message_unacknowledged(connection, channel, make_eve
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
-        items = aiter_of(subscription)
-        first, second = await items(), await items()
+        first, second = await one(subscription), await one(subscription)
         async with first as event:
             assert (event.get_id(), first.subject, first.sequence, first.deliveries) == ("event 1", channel, 1, 1)
             await first.nak()
         await second.nak(5)
-        again = [await items(), await items()]
+        again = [await one(subscription), await one(subscription)]
         assert sorted((item.sequence, item.deliveries) for item in again) == [(1, 2), (2, 2)]
         for item in again:
             await item.ack()
@@ -158,7 +155,7 @@ async def test_nak_leaves_a_message_unacknowledged(connection, channel, make_eve
 async def test_rejected_message_is_logged_and_not_redelivered(connection, channel, caplog):
     await connection.publish_data(b"no event", channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
-        item = await aiter_of(subscription)()
+        item = await one(subscription)
         await item.reject(item.error.code)
         await item.reject("twice")
         await expect_no_message(subscription, 1.2)
@@ -167,24 +164,17 @@ async def test_rejected_message_is_logged_and_not_redelivered(connection, channe
     ]
 
 
-def aiter_of(subscription):
-    async def one():
-        return await asyncio.wait_for(subscription.__anext__(), 60)
-
-    return one
-
-
 async def test_message_that_is_redelivered_while_it_is_held_is_yielded_once(connection, channel, make_event):
     """The redelivery replaces it, whether it is queued or in its block."""
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
-        first = await aiter_of(subscription)()
+        first = await one(subscription)
         async with first:
             await until(lambda: first.message.redelivered)
             await until(lambda: all(one.redelivered for one in subscription._ready.values()))
             assert list(subscription._ready) == [2]
-        second = await aiter_of(subscription)()
+        second = await one(subscription)
         assert (second.message.sequence, second.message.redelivered) == (2, True)
         await second.ack()
         await expect_no_message(subscription)
@@ -194,10 +184,10 @@ async def test_server_waits_for_acknowledgements_after_max_in_flight(connection,
     """ST-SUB-07"""
     await fill(connection, channel, 5)
     async with await connection.subscribe(channel, start=Start.first(), max_in_flight=2) as subscription:
-        held = [await aiter_of(subscription)() for _ in range(2)]
+        held = [await one(subscription) for _ in range(2)]
         await expect_no_message(subscription)
         await held[0].ack()
-        assert (await aiter_of(subscription)()).message.sequence == 3
+        assert (await one(subscription)).message.sequence == 3
         await expect_no_message(subscription)
 
 
@@ -207,8 +197,7 @@ async def test_message_that_is_not_an_event_is_yielded_with_an_error(connection,
     await connection.publish_data(b"", channel)
     await connection.publish(make_event(3), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
-        items = aiter_of(subscription)
-        first, second, third = [await items() for _ in range(3)]
+        first, second, third = [await one(subscription) for _ in range(3)]
         assert (str(first.error.code), first.message.data) == ("invalid-json", b"no event")
         assert second.error is not None
         assert third.error is None
@@ -220,7 +209,7 @@ async def test_message_that_is_not_an_event_is_yielded_with_an_error(connection,
         await second.ack()
         async with third:
             pass
-        again = await items()
+        again = await one(subscription)
         assert (again.message.sequence, again.message.redelivery_count) == (1, 1)
         await again.ack()
 
@@ -229,7 +218,7 @@ async def test_options_reach_the_decoder(connection, channel, make_event):
     await connection.publish(make_event(1, {"a": 1}, rank=7), channel)
     options = {"parse_data": False, "extension_types": {"rank": int}}
     async with await connection.subscribe(channel, start=Start.first(), **options) as subscription:
-        event = (await aiter_of(subscription)()).event
+        event = (await one(subscription)).event
         assert (event.get_data(), event.get_attributes()["rank"]) == (b'{"a":1}', 7)
 
 
@@ -289,7 +278,7 @@ async def test_closed_subscription_cannot_be_used(connection, channel, take):
         await subscription.unsubscribe()
     other = await connection.subscribe(channel)
     await connection.publish_data(b"", channel)
-    item = await aiter_of(other)()
+    item = await one(other)
     await other.unsubscribe()
     with pytest.raises(stan.StanError, match="stan: invalid subscription"):
         await item.ack()
@@ -308,15 +297,15 @@ async def test_queue_group_shares_messages(connection, channel):
     members = [await connection.subscribe(channel, queue="workers", ack_wait=1, max_in_flight=5) for _ in range(2)]
     async with await connection.subscribe(channel, queue="others") as other:
         await fill(connection, channel, 10)
-        first = [await aiter_of(members[0])() for _ in range(5)]
-        seen = [first, [await aiter_of(members[1])() for _ in range(5)]]
+        first = [await one(members[0]) for _ in range(5)]
+        seen = [first, [await one(members[1]) for _ in range(5)]]
         numbers = [[item.message.sequence for item in items] for items in seen]
         assert sorted(numbers[0] + numbers[1]) == list(range(1, 11))
-        assert [(await aiter_of(other)()).message.sequence for _ in range(10)] == list(range(1, 11))
+        assert [(await one(other)).message.sequence for _ in range(10)] == list(range(1, 11))
         for item in seen[1]:
             await item.ack()
         await members[0].close()
-        again = [await aiter_of(members[1])() for _ in range(5)]
+        again = [await one(members[1]) for _ in range(5)]
         assert sorted(item.message.sequence for item in again) == sorted(numbers[0])
         await members[1].close()
 
@@ -400,20 +389,19 @@ async def test_server_refuses_too_many_subscriptions(executable, client_id, chan
         await nc.close()
 
 
-async def test_subscription_that_timed_out_is_closed_on_the_server(executable, client_id, channel):
+async def test_subscription_that_timed_out_is_closed_on_the_server(own, client_id, channel):
     """ST-SUB-11: the server may have created it without the answer arriving."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        nc = await nats.connect(around.url)
-        connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.3)
-        requests = await nc.subscribe("_STAN.sub.>")
-        close_requests = await nc.subscribe("_STAN.subclose.>")
-        server.pause()
-        with pytest.raises(stan.StanError, match="stan: subscribe request timeout") as caught:
-            await connection.subscribe(channel, durable="d")
-        assert caught.value.code == "timeout"
-        request = SubscriptionRequest.decode((await requests.next_msg()).data)
-        close_request = UnsubscribeRequest.decode((await close_requests.next_msg()).data)
-        assert close_request == UnsubscribeRequest(client_id, channel, request.inbox, "d")
-        server.resume()
-        await connection.close()
-        await nc.close()
+    nc = await nats.connect(own.url)
+    connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.3)
+    requests = await nc.subscribe("_STAN.sub.>")
+    close_requests = await nc.subscribe("_STAN.subclose.>")
+    own.pause()
+    with pytest.raises(stan.StanError, match="stan: subscribe request timeout") as caught:
+        await connection.subscribe(channel, durable="d")
+    assert caught.value.code == "timeout"
+    request = SubscriptionRequest.decode((await requests.next_msg()).data)
+    close_request = UnsubscribeRequest.decode((await close_requests.next_msg()).data)
+    assert close_request == UnsubscribeRequest(client_id, channel, request.inbox, "d")
+    own.resume()
+    await connection.close()
+    await nc.close()

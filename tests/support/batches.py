@@ -61,7 +61,3 @@ async def publish_all(js, events, *subjects):
         except PublishError as error:
             failed.update({failure.event.get_id(): failure.error.code for failure in error.failures})
     return failed
-
-
-async def ignore(error):
-    """Suppress nats-py's log of errors that the test causes."""

@@ -12,8 +12,19 @@ from nats.js import JetStreamContext
 from ce_nats.testing import NatsServer
 
 
+async def ignore(error: Exception) -> None:
+    """Suppress nats-py's log of errors that a test causes."""
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server() -> Iterator[NatsServer]:
+    """A server that a test may stop."""
     with NatsServer(jetstream=True) as server:
         yield server
 

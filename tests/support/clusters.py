@@ -8,11 +8,8 @@ import pytest
 from nats.errors import NoRespondersError
 from nats.js.errors import BadRequestError
 
+from tests.support.broker import ignore
 from tests.support.waiting import SECONDS
-
-
-async def ignore(error):
-    """Suppress nats-py's log of lost connections, which the tests cause."""
 
 
 @asynccontextmanager

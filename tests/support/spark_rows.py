@@ -23,6 +23,7 @@ ROWS = [
     (2, [*BASE, ("ce-id", "%C0%A0")], bytearray()),
     (3, [], bytearray(b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1]}')),
 ]
+MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
 
 # Of rows of conformance cases.
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"

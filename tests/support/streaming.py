@@ -1,5 +1,6 @@
 """Run a real nats-streaming-server for tests, with its embedded NATS or as a client of another nats-server."""
 
+import asyncio
 import signal
 import socket
 import subprocess
@@ -7,14 +8,27 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from ce_nats.stan._monitor import Monitor
+from tests.support.caching import NotAvailable
 from tests.support.pausing import pause
+from tests.support.programs import streaming_server
 from tests.support.waiting import until
 
 CLUSTER = "test-cluster"
 READY = "Streaming Server is ready"
 # Heartbeats that tests can wait for. On a busy machine clients answer late, so the server allows 20 failures.
 HEARTBEATS = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "20")
+
+
+@pytest.fixture(scope="session")
+def executable():
+    """Path of the streaming server; skips the test if it is not available."""
+    try:
+        return streaming_server()
+    except NotAvailable as missing:
+        pytest.skip(f"no nats-streaming-server: {missing}")
 
 
 class StreamingServer:
@@ -96,6 +110,11 @@ class StreamingServer:
     def restart(self):
         self.kill()
         self.start()
+
+
+async def one(subscription):
+    """Return the next message of a subscription."""
+    return await asyncio.wait_for(subscription.__anext__(), 60)
 
 
 async def until_pending(server, channel, count):

@@ -14,6 +14,7 @@ from nats.js.errors import NoStreamResponseError
 
 import ce_nats.testing._server
 from ce_nats.testing import NatsCluster, NatsServer
+from tests.support.broker import ignore
 from tests.support.waiting import until
 
 
@@ -183,7 +184,7 @@ def running_on(port):
 
 async def test_client_reconnects_after_a_restart():
     with NatsServer() as server:
-        nc = await nats.connect(server.url, reconnect_time_wait=0.05, error_cb=_ignore)
+        nc = await nats.connect(server.url, reconnect_time_wait=0.05, error_cb=ignore)
         subscription = await nc.subscribe("a")
         server.kill()
         server.restart()
@@ -199,9 +200,6 @@ async def test_client_reconnects_after_a_restart():
         else:
             pytest.fail("no message came after the restart")
         await nc.close()
-
-
-async def _ignore(error: Exception) -> None: ...
 
 
 async def test_additional_configuration_is_used():
@@ -295,7 +293,7 @@ async def _is_stored(js):
 @pytest.mark.faults
 async def test_cluster_has_replicated_streams_and_leaders(scratch):
     with NatsCluster() as cluster:
-        nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        nc = await nats.connect(cluster.urls, error_cb=ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
         js = nc.jetstream(timeout=30)
         await js.add_stream(name="S", subjects=["s"], num_replicas=3)
         await js.add_consumer("S", durable_name="c", ack_policy="explicit")

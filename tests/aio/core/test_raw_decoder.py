@@ -164,11 +164,6 @@ def test_duplicated_attribute_is_refused(names: tuple[str, str]) -> None:
     assert (found.attribute, found.header) == (names[0][3:], names[1])
 
 
-def test_duplicated_content_type_is_refused() -> None:
-    for pairs in ([*STRUCTURED, ("content-type", "application/json")], [*BINARY, *STRUCTURED, *STRUCTURED]):
-        assert error(EVENT, block(*pairs), "duplicate-header").header == "Content-Type"
-
-
 def test_duplicated_foreign_headers_are_ignored() -> None:
     check(b"1", block(*BINARY, ("X", "1"), ("X", "2")))
     check(EVENT, block(*STRUCTURED, ("X", "1"), ("X", "2")))

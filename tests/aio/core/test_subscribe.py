@@ -29,6 +29,18 @@ async def take(received, count):
     return [await asyncio.wait_for(anext(received), 30) for _ in range(count)]
 
 
+@pytest.fixture
+def send(nc, subject, make_event):
+    """Return a function that publishes events with these numbers, which have then arrived."""
+
+    async def send(*numbers):
+        for number in numbers:
+            await publish(nc, make_event(number), subject)
+        await flush(nc)
+
+    return send
+
+
 async def test_events_arrive_in_order(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         for number in range(3):
@@ -82,16 +94,6 @@ async def test_end_of_the_block_unsubscribes(nc, subject, make_event):
     await received.stop()  # the second call does nothing
 
 
-async def test_drain_yields_received_messages_and_ends(nc, subject, make_event):
-    received = await subscribe(nc, subject)
-    for number in range(5):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
-    draining = asyncio.create_task(received.subscription.drain())
-    assert len([item async for item in received]) == 5
-    await draining
-
-
 async def test_closed_connection_ends_the_iteration(server, subject):
     nc = await nats.connect(server.url)
     async with await subscribe(nc, subject) as received:
@@ -110,13 +112,11 @@ async def test_timeout_does_not_end_the_iteration(nc, subject, make_event):
         assert item.event.get_id() == "event 1"
 
 
-async def test_queue_group_distributes_messages(nc, server, subject, make_event):
+async def test_queue_group_distributes_messages(nc, server, subject, send):
     other = await nats.connect(server.url)
     groups = [await subscribe(connection, subject, queue="workers") for connection in (nc, other)]
     await flush(other)
-    for number in range(20):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(20))
     await flush(other)
     ids: Counter[str] = Counter()
     for group in groups:
@@ -257,21 +257,17 @@ async def test_end_is_seen_by_all_waiting_tasks_and_later_iterations(nc, subject
     assert [item async for item in again] == []
 
 
-async def test_messages_that_were_received_before_the_end_are_yielded(nc, subject, make_event):
+async def test_messages_that_were_received_before_the_end_are_yielded(nc, subject, send):
     received = await subscribe(nc, subject)
-    for number in range(3):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(3))
     await received.stop()
     assert [number_of(item) async for item in received] == [0, 1, 2]
 
 
-async def test_iteration_ends_at_the_limit_of_unsubscribe(nc, subject, make_event):
+async def test_iteration_ends_at_the_limit_of_unsubscribe(nc, subject, send):
     received = events(await nc.subscribe(subject))
     await received.subscription.unsubscribe(limit=3)
-    for number in range(5):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(5))
     assert [number_of(item) async for item in received] == [0, 1, 2]
 
 
@@ -319,16 +315,12 @@ async def test_limits_of_pending_messages_are_kept_for_raw_messages(server, subj
         assert subscription.pending_bytes == 0
 
 
-async def test_iteration_of_subscribe_ends_at_the_limit_of_unsubscribe(nc, subject, make_event):
+async def test_iteration_of_subscribe_ends_at_the_limit_of_unsubscribe(nc, subject, send):
     """Messages that nats-py has processed follow the raw ones."""
     received = await subscribe(nc, subject)
-    for number in range(2):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(2))
     await received.subscription.unsubscribe(limit=4)
-    for number in range(2, 6):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(2, 6))
     assert [number_of(item) async for item in received] == [0, 1, 2, 3]
 
 
@@ -345,11 +337,9 @@ async def test_receiver_of_raw_messages_is_removed_at_the_end(server, subject, w
         assert receivers == {}
 
 
-async def test_drain_waits_until_raw_messages_are_taken(nc, subject, make_event):
+async def test_drain_waits_until_raw_messages_are_taken(nc, subject, send):
     received = await subscribe(nc, subject)
-    for number in range(3):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(3))
     draining = asyncio.create_task(received.subscription.drain())
     assert [number_of(item) for item in await take(received, 2)] == [0, 1]
     await flush(nc)
@@ -370,7 +360,7 @@ async def test_iteration_and_next_msg_share_a_subscription(nc, subject, make_eve
     await received.stop()
 
 
-async def test_iteration_without_pauses_lets_other_tasks_run(nc, subject, make_event):
+async def test_iteration_without_pauses_lets_other_tasks_run(nc, subject, send):
     turns = 0
 
     async def count_turns():
@@ -380,9 +370,7 @@ async def test_iteration_without_pauses_lets_other_tasks_run(nc, subject, make_e
             turns += 1
 
     received = await subscribe(nc, subject)
-    for number in range(1000):
-        await publish(nc, make_event(number), subject)
-    await flush(nc)
+    await send(*range(1000))
     await received.stop()
     counting = asyncio.create_task(count_turns())
     assert [number_of(item) async for item in received] == list(range(1000))
@@ -534,16 +522,6 @@ async def test_message_of_nats_py_is_created_once(nc, subject, send_raw):
     assert (item.subject, item.sequence, item.deliveries) == (subject, 0, 1)
 
 
-async def test_headers_of_others_are_not_checked(nc, subject, send_raw):
-    """Invalid UTF-8 in an attribute is an error; nats-py replaces it."""
-    async with await subscribe(nc, subject) as received:
-        send_raw(subject, MINIMAL + b"other: \xff\r\n")
-        send_raw(subject, MINIMAL + b"ce-subject: \xff\r\n")
-        valid, invalid = await take(received, 2)
-    assert valid.event.get_id() == "1"
-    assert invalid.error.code == "invalid-utf8"
-
-
 @pytest.mark.parametrize("validates", [False, True])
 async def test_malformed_header_block_and_subject_are_errors(nc, subject, send_raw, validates):
     async with await subscribe(nc, f"{subject}.*", validate=(lambda event: None) if validates else None) as received:
@@ -559,13 +537,6 @@ async def test_malformed_header_block_and_subject_are_errors(nc, subject, send_r
     assert (other.error.code, other.subject) == ("invalid-utf8", "\ufffd")
 
 
-async def test_attributes_that_differ_in_case_are_duplicates(nc, subject, send_raw):
-    async with await subscribe(nc, subject) as received:
-        send_raw(subject, MINIMAL + b"CE-ID: 2\r\n")
-        ((item),) = await take(received, 1)
-    assert (item.error.code, item.error.attribute) == ("duplicate-attribute", "id")
-
-
 async def test_any_header_block_yields_a_message(nc, subject, send_raw):
     """Malformed lines and non-UTF-8 bytes: each message is yielded."""
     blocks = [b"no colon\r\n", b"ce-id: \xff\r\n", b" folded: x\r\n", b": no name\r\n", b"\xff: x\r\n", b"\0\0: \0\r\n"]
@@ -574,15 +545,3 @@ async def test_any_header_block_yields_a_message(nc, subject, send_raw):
             send_raw(subject, block, b"{}")
         items = await take(received, len(blocks))
     assert all(item.error for item in items)
-
-
-async def test_reply_does_not_inherit_headers_of_the_request(nc, subject, make_event):
-    """``message.respond()`` of nats-py repeats the headers of the request; publishing to ``reply`` does not."""
-    answers = await nc.subscribe(f"{subject}.answers")
-    async with await subscribe(nc, subject) as received:
-        await publish(nc, make_event(1, ext="question"), subject, reply=f"{subject}.answers")
-        ((item),) = await take(received, 1)
-    await publish(nc, make_event(2), item.message.reply)
-    answer = from_nats_message(await answers.next_msg())
-    assert answer.get_id() == "event 2"
-    assert "ext" not in answer.get_attributes()

@@ -1,5 +1,7 @@
 import pytest
 
+from ce_nats.aio.jetstream import configure_stream
+
 
 @pytest.fixture
 async def batched(js, subject):
@@ -8,3 +10,10 @@ async def batched(js, subject):
     await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory", allow_batched=True)
     yield name
     await js.delete_stream(name)
+
+
+@pytest.fixture
+async def batches(js, stream):
+    """A stream that allows atomic batches."""
+    await configure_stream(js, stream, allow_atomic=True)
+    return stream

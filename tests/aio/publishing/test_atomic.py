@@ -10,19 +10,15 @@ from hypothesis import strategies as st
 from ce_nats import AtomicBatchError, ContentMode, EncodeError, SubjectTemplate, dedup_id, from_nats_message
 from ce_nats.aio import AtomicBatch, ClaimCheck, DeliveryError, OutcomeKind, Publisher
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.jetstream import configure_stream, read_stream
+from ce_nats.aio.jetstream import configure_stream
 from ce_nats.aio.publishing import _atomic_commit
 from ce_nats.extensions.tracing import TraceContext
 from ce_nats.testing import NatsServer
+from tests.support.batches import ids
+from tests.support.broker import ignore
+from tests.support.reading import read as stored
 
 SECONDS = 60
-
-
-@pytest.fixture
-async def batches(js, stream):
-    """A stream that allows atomic batches."""
-    await configure_stream(js, stream, allow_atomic=True)
-    return stream
 
 
 @pytest.fixture
@@ -36,14 +32,6 @@ async def seen(nc, subject):
     await nc.subscribe(f"{subject}.>", cb=take)
     await nc.flush()
     return messages
-
-
-async def stored(js, stream):
-    return [message async for batch in read_stream(js, stream) for message in batch]
-
-
-async def ids(js, stream):
-    return [from_nats_message(message).get_id() for message in await stored(js, stream)]
 
 
 async def publish(js, *events, **options):
@@ -615,9 +603,6 @@ async def test_denied_permission(guarded, make_event, user):
     name = f"S_{user}"
     await admin.jetstream().add_stream(name=name, subjects=["s.*"], storage="memory")
     await configure_stream(admin.jetstream(), name, allow_atomic=True)
-
-    async def ignore(error):
-        """Suppress nats-py's log."""
 
     nc = await nats.connect(guarded.url, user=user, password="p", error_cb=ignore)
     events = [(make_event(number), f"s.{letter}") for number, letter in enumerate("abc")]

@@ -5,29 +5,19 @@ import asyncio
 import nats
 import pytest
 
-from ce_nats import AtomicBatchError, DeliveryError, from_nats_message
+from ce_nats import AtomicBatchError, DeliveryError
 from ce_nats.aio import AtomicBatch, OutcomeKind
-from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.aio.publishing import _atomic_commit
 from ce_nats.aio.publishing._atomic_commit import AtomicCommit, Attempt, BatchAck, batch_lines
 from ce_nats.message import NatsMessage
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
+from tests.support.batches import ids
+from tests.support.broker import ignore
 from tests.support.scripted_server import NO_RESPONDERS, SECONDS, scripted
 from tests.support.waiting import until
 
 FAST = {"ack_timeout": 0.3, "retry_timeout": 20}
-
-
-@pytest.fixture
-async def batches(js, stream):
-    """A stream that allows atomic batches."""
-    await configure_stream(js, stream, allow_atomic=True)
-    return stream
-
-
-async def ids(js, stream):
-    return [from_nats_message(one).get_id() async for batch in read_stream(js, stream) for one in batch]
 
 
 async def publish(js, events, subject, **options):
@@ -250,9 +240,6 @@ def test_headers_of_a_batch():
 
 
 async def test_denied_replies_leave_the_commit_unknown():
-    async def ignore(error):
-        """Suppress nats-py's log."""
-
     users = '{user: deaf, password: p, permissions: {subscribe: {deny: ["_INBOX.>"]}}}'
     with NatsServer(
         jetstream=True, config=f"authorization {{ users: [{{user: admin, password: p}}, {users}] }}"
@@ -274,9 +261,6 @@ async def test_denied_replies_leave_the_commit_unknown():
 
 async def test_connection_that_is_not_restored():
     """Nothing is sent to the buffer of nats-py, from which it would be sent after the error."""
-
-    async def ignore(error):
-        """Suppress nats-py's log."""
 
     with NatsServer(jetstream=True) as server:
         # nats-py waits before its first attempt: wait_for before Python 3.12 may lose the cancellation of an attempt.

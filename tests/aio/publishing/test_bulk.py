@@ -9,12 +9,13 @@ import pytest
 
 from ce_nats import EncodeError, Headers, NatsMessage
 from ce_nats.aio import PublishResult, flush
-from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from ce_nats.wire._frames import frames_of
+from tests.support.broker import ignore
 from tests.support.pausing import paused
+from tests.support.reading import read as stored
 from tests.support.reading import until_stored
 from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, TOO_MANY, scripted
 
@@ -23,9 +24,6 @@ SECONDS = 60  # for the publishing of one test, so that a hanging one fails
 
 def connecting_to(url):
     async def connect(client):
-        async def ignore(error):
-            """Suppress nats-py's log."""
-
         try:
             await client.connect(
                 url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=10, error_cb=ignore
@@ -49,10 +47,6 @@ def numbered(subject, numbers, payload=b""):
 async def publish(connect, messages, **options):
     async with BulkPublisher(connect, **options) as publisher:
         return await asyncio.wait_for(publisher.publish(messages), SECONDS)
-
-
-async def stored(js, stream):
-    return [message async for batch in read_stream(js, stream) for message in batch]
 
 
 # --- Stored messages -------------------------------------------------------------------------------------------------
@@ -227,13 +221,6 @@ async def test_publisher_can_be_used_after_an_error(connect, js, subject, stream
 
 
 # --- Unavailable servers ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def own_server():
-    """A server that a test may stop."""
-    with NatsServer(jetstream=True) as server:
-        yield server
 
 
 async def make_stream(server, **config):

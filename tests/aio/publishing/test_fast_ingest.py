@@ -13,7 +13,8 @@ from ce_nats.aio.jetstream import configure_stream
 from ce_nats.aio.publishing import _fast_ingest
 from ce_nats.aio.publishing._lane import BURST
 from ce_nats.testing import NatsServer
-from tests.support.batches import expected, ids, ignore, payloads, pending_acks, publish_all, send
+from tests.support.batches import expected, ids, payloads, pending_acks, publish_all, send
+from tests.support.broker import ignore
 from tests.support.pausing import paused
 from tests.support.programs import nats_server
 from tests.support.waiting import until

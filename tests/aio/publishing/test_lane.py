@@ -11,7 +11,8 @@ from ce_nats.aio import Publisher, PublishError
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.aio.publishing import _lane
 from ce_nats.testing import NatsServer
-from tests.support.batches import expected, ids, ignore, payloads, pending_acks, publish_all, send
+from tests.support.batches import expected, ids, payloads, pending_acks, publish_all, send
+from tests.support.broker import ignore
 from tests.support.waiting import until
 
 SECONDS = 60

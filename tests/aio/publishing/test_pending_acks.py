@@ -245,24 +245,9 @@ async def test_fault_of_the_write_is_raised(monkeypatch):
 # --- The end of the window ------------------------------------------------------------------------------------------
 
 
-async def test_late_answers_are_ignored():
-    async with pending_acks(ACK) as (server, acks):
-        item = await send(acks, "a")
-        await asyncio.wait_for(item.ack, SECONDS)
-        server.send(server.received[0], REFUSED)
-        await acks.nc.flush()
-        assert len(server.done) == 1
-
-
 async def test_send_outside_of_the_block_is_an_error():
     async with pending_acks() as (_, acks):
         pass
     with pytest.raises(DeliveryError) as info:
         await send(acks)
     assert info.value.code == "not-open"
-
-
-async def test_end_of_the_block_cancels_pending_futures():
-    async with pending_acks() as (_, acks):
-        item = await send(acks)
-    assert item.ack.cancelled()

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import sys
 from contextlib import asynccontextmanager
 
@@ -10,20 +9,13 @@ from nats.js.errors import APIError
 from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, PublishError, publish
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.jetstream import read_stream
 from ce_nats.extensions.tracing import TraceContext
 from ce_nats.testing import NatsServer
+from tests.support.batches import ids
+from tests.support.broker import ignore
 from tests.support.pausing import paused
+from tests.support.reading import read as stored
 from tests.support.waiting import until
-
-
-async def stored(js, stream):
-    """Return all messages of a stream in one list."""
-    return [message async for batch in read_stream(js, stream) for message in batch]
-
-
-async def ids(js, stream):
-    return [from_nats_message(message).get_id() for message in await stored(js, stream)]
 
 
 class Listener:
@@ -237,21 +229,6 @@ async def test_failure_has_its_event(js, subject, stream, make_event):
     assert await ids(js, stream) == ["event 0", "event 1", "event 2", "event 4"]
 
 
-async def test_refusal_has_the_err_code_of_the_server(js, subject, stream, make_event):
-    """nats-py's publish_async() never completes the futures of refused messages."""
-    wrong = {"Nats-Expected-Last-Sequence": "7"}
-    async with Publisher(js) as publisher:
-        acks = [await publisher.publish(make_event(number), subject, headers=wrong) for number in range(2)]
-        with pytest.raises(PublishError) as info:
-            await publisher.flush()
-    assert [failure.error.__cause__.err_code for failure in info.value.failures] == [10071, 10071]
-    assert [failure.error.err_code for failure in info.value.failures] == [10071, 10071]
-    assert str(info.value.failures[0].error) == f"publish-refused: {subject}: wrong last sequence: 0 (10071)"
-    assert info.value.code == "publish-refused"
-    assert "and 1 more" in str(info.value)
-    assert all(ack.exception().__cause__.err_code == 10071 for ack in acks)
-
-
 async def test_failure_is_raised_once(js, subject, stream, make_event):
     """By the next publish(), which sends nothing; later calls work."""
     async with Publisher(js) as publisher:
@@ -371,15 +348,6 @@ async def test_publish_outside_of_the_block_is_an_error(js, subject, stream, mak
 # --- Lost messages ---------------------------------------------------------------------------------------------------
 
 
-async def test_message_is_resent_until_it_is_acknowledged(js, subject, listener, make_event):
-    async with Publisher(js, ack_timeout=0.05) as publisher:
-        await publisher.publish(make_event(), subject)
-        await listener.until(3)
-        await listener.acknowledge(0)
-    assert publisher.acknowledged == 1
-    assert len({(message.data, json.dumps(message.headers)) for message in listener.messages}) == 1
-
-
 @pytest.mark.parametrize(
     ("dedup", "headers"),
     [(None, None), (ce_js.event_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
@@ -416,8 +384,6 @@ async def test_resending_ends_after_retry_timeout(js, subject, listener, make_ev
 
 @asynccontextmanager
 async def connection(server, **options):
-    async def ignore(error): ...
-
     nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=ignore, **options)
     try:
         yield nc

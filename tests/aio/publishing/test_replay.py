@@ -6,11 +6,12 @@ import pytest
 from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.aio import DeliveryError, PublishResult, replay
 from ce_nats.aio.consumer._dead_letters import requeue
-from ce_nats.aio.jetstream import configure_stream, read_stream
+from ce_nats.aio.jetstream import configure_stream
 from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
-from tests.support.batches import ignore
+from tests.support.broker import ignore
+from tests.support.reading import read, until_stored
 from tests.support.waiting import until
 
 RAW = b"a\xffb".decode("utf-8", "surrogateescape")
@@ -19,10 +20,6 @@ LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "", "ORDERS",
 
 def message(subject, headers=(), data=b"payload", sequence=1):
     return StoredMessage(subject, "", list(headers), data, "S", sequence, Timestamp("2026-01-02T03:04:05.123456789Z"))
-
-
-async def all_of(js, stream):
-    return [stored async for batch in read_stream(js, stream) for stored in batch]
 
 
 async def test_messages_are_replayed_unchanged(js, stream, subject):
@@ -36,7 +33,7 @@ async def test_messages_are_replayed_unchanged(js, stream, subject):
     progress = []
     result = await replay(js, sent, on_progress=progress.append)
     assert (result.messages, result.duplicates, progress) == (2, 0, [1, 2])
-    found = await all_of(js, stream)
+    found = await read(js, stream)
     assert [one[:4] for one in found] == [one[:4] for one in sent]
 
 
@@ -55,7 +52,7 @@ async def test_messages_of_an_atomic_batch_are_replayed_one_by_one(js, stream, s
     await configure_stream(js, stream, allow_atomic=is_allowed)
     batch = [("Nats-Batch-Id", "x"), ("ce-id", "1"), ("Nats-Batch-Sequence", "7"), ("Nats-Batch-Commit", "1")]
     assert (await replay(js, [message(subject, batch), message(subject)])).messages == 2
-    assert [one.headers for one in await all_of(js, stream)] == [[("ce-id", "1")], []]
+    assert [one.headers for one in await read(js, stream)] == [[("ce-id", "1")], []]
 
 
 INSTRUCTIONS = [
@@ -73,7 +70,7 @@ async def test_copies_obey_no_instructions(js, stream, subject, pair):
         await js.publish(subject, b"%d" % number)
     result = await replay(js, [message(subject, [("ce-id", "1"), pair]), message(subject)])
     assert (result.messages, result.stripped, result.markers) == (2, 1, 0)
-    found = await all_of(js, stream)
+    found = await read(js, stream)
     assert [one.headers for one in found] == [[], [], [], [("ce-id", "1")], []]
 
 
@@ -83,7 +80,7 @@ async def test_instructions_are_kept_on_request(js, stream, subject):
     sent = message(subject, [("Nats-Rollup", "all"), ("Nats-Batch-Id", "x")])
     result = await replay(js, [sent], keep_instructions=True)
     assert (result.messages, result.stripped) == (1, 1)
-    (found,) = await all_of(js, stream)
+    (found,) = await read(js, stream)
     assert found.headers == [("Nats-Rollup", "all")]
 
 
@@ -93,7 +90,7 @@ async def test_markers_of_the_server_are_not_replayed(js, stream, subject):
     messages = [message(subject, marker, b""), message(subject, data=b"1"), message(subject, marker, b"")]
     result = await replay(js, messages, on_progress=progress.append)
     assert (result.messages, result.stripped, result.markers, progress) == (1, 0, 2, [1])
-    assert [one.data for one in await all_of(js, stream)] == [b"1"]
+    assert [one.data for one in await read(js, stream)] == [b"1"]
 
 
 async def test_duplicates_are_counted(js, stream, subject):
@@ -107,9 +104,9 @@ def with_ids(subject, count):
 async def test_replay_of_a_stream_into_itself_reports_that_nothing_is_stored(js, subject, batched):
     """It was reported as stored: fast ingest acknowledges duplicates without saying so."""
     assert await replay(js, with_ids(subject, 100)) == PublishResult(100, None, 100)
-    stored = await all_of(js, batched)
+    stored = await read(js, batched)
     assert await replay(js, stored) == PublishResult(100, 100, 100)
-    assert await all_of(js, batched) == stored
+    assert await read(js, batched) == stored
 
 
 async def test_result_is_unknown_if_a_part_was_stored_before(js, subject, batched):
@@ -117,7 +114,7 @@ async def test_result_is_unknown_if_a_part_was_stored_before(js, subject, batche
     results = []
     assert (await replay(js, with_ids(subject, 100), on_end=results.append)).duplicates is None
     assert results == [PublishResult(100, None, results[0].batched)]
-    assert len(await all_of(js, batched)) == 100
+    assert len(await read(js, batched)) == 100
 
 
 @pytest.mark.parametrize("allow_batched", [False, True])
@@ -126,8 +123,8 @@ async def test_new_ids_store_messages_again(js, stream, subject, allow_batched):
     originals = [*with_ids(subject, 50), message(subject, [("raw", RAW)], b"50"), message(subject, data=b"51")]
     await replay(js, originals)
     for count in (52, 104):
-        assert (await replay(js, await all_of(js, stream), new_ids=True)).messages == count
-    found = await all_of(js, stream)
+        assert (await replay(js, await read(js, stream), new_ids=True)).messages == count
+    found = await read(js, stream)
     assert len(found) == 4 * 52
     assert [one.data for one in found] == 4 * [b"%d" % number for number in range(52)]
     ids = [value for one in found for name, value in one.headers if name == "Nats-Msg-Id"]
@@ -152,21 +149,17 @@ async def test_new_ids_are_stored_once_although_messages_are_resent(make_event):
             messages = [message("s", data=b"%d" % number) for number in range(2000)]
             result = await replay(js, messages, new_ids=True, ack_timeout=0.5, window=200, on_progress=kill)
             assert result.messages == 2000
-            assert sorted(int(one.data) for one in await all_of(js, "S")) == list(range(2000))
+            assert sorted(int(one.data) for one in await read(js, "S")) == list(range(2000))
 
 
 async def test_messages_of_core_nats_may_have_new_ids(js, subject, stream):
     original = message(subject, [("Nats-Msg-Id", "1"), ("nats-msg-id", "2"), ("Nats-Msg-Id", "3")])
     for _ in range(2):
         await replay(js, [original], acknowledged=False, new_ids=True)
-    await until(lambda: is_stored(js, stream, 2))
-    for one in await all_of(js, stream):
+    await until_stored(js, stream, 2)
+    for one in await read(js, stream):
         names = [name for name, _ in one.headers]
         assert names == ["nats-msg-id", "Nats-Msg-Id"]  # the server ignores names in other cases
-
-
-async def is_stored(js, stream, count):
-    return len(await all_of(js, stream)) == count
 
 
 async def test_message_with_a_new_id_may_be_too_large(js, subject, stream):
@@ -208,7 +201,7 @@ async def test_messages_wait_for_a_stream_of_another_account(nc):
         assert not replaying.done()
         await shop.jetstream().add_stream(name="ORDERS", subjects=["orders.>"])
         assert (await asyncio.wait_for(replaying, 60)).messages == 1
-        assert [one.data for one in await all_of(shop.jetstream(), "ORDERS")] == [b"1"]
+        assert [one.data for one in await read(shop.jetstream(), "ORDERS")] == [b"1"]
         await other.close()
         await shop.close()
 
@@ -243,7 +236,7 @@ async def test_requeue_omits_server_headers(nc, js, stream, subject):
     stored = message("dead", [*own, *put_aside, *originals], b"\xff", 9)
     assert (await requeue(js, stored)).duplicate is None
     assert (await requeue(js, stored)).duplicate is True
-    _, copy = await all_of(js, stream)
+    _, copy = await read(js, stream)
     identifier = ("Nats-Msg-Id", "requeued:S:9:1767323045123456789")
     expected = [("Tag", "b"), ("Tag", "a"), ("raw", RAW), ("Dead-Letter-Reason", "rejected"), identifier]
     assert (copy.subject, copy.headers, copy.data) == (subject, expected, b"\xff")

@@ -10,6 +10,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.publishing._stream_lookup import PAUSE_SECONDS, Listeners
 from ce_nats.errors import NoStreamError
 from ce_nats.testing import NatsServer
+from tests.support.broker import ignore
 
 LONG = 600
 ACCOUNTS = """
@@ -21,10 +22,6 @@ accounts {
 system_account: SYS
 """
 NO_API = 'authorization { users: [{ user: u, password: p, permissions: { publish: { deny: "$JS.>" } } }] }'
-
-
-async def ignore(error):
-    """Suppress nats-py's log, of denied permissions for example."""
 
 
 async def failure_of(nc, make_event, *, retry_timeout):

@@ -30,20 +30,23 @@ def ack(number, *, duplicate=False):
     return msg(number, b'{"stream":"S", "seq":%d%s}' % (number + 1, b',"duplicate": true' if duplicate else b""))
 
 
+def recording(nc, prefix):
+    """Return TokenAcks, and lists of acknowledged numbers, duplicates, and other replies."""
+    numbers, duplicates, replies = [], [], []
+
+    def acknowledged(some, some_duplicates):
+        numbers.extend(some)
+        duplicates.extend(some_duplicates)
+
+    functions = {"acknowledged": acknowledged, "replied": lambda *reply: replies.append(reply)}
+    return TokenAcks(nc, prefix, **functions, denied=lambda denial: False), numbers, duplicates, replies
+
+
 @asynccontextmanager
 async def token_acks():
-    """Yield the script's server, and lists of acknowledged numbers, duplicates, and other replies."""
+    """Yield the script's server, with the lists of ``recording``."""
     async with scripted() as (server, nc):
-        server.numbers, server.duplicates, server.replies = [], [], []
-
-        def acknowledged(numbers, duplicates):
-            server.numbers += numbers
-            server.duplicates += duplicates
-
-        def replied(number, data, block):
-            server.replies.append((number, data, block))
-
-        acks = TokenAcks(nc, PREFIX, acknowledged=acknowledged, replied=replied, denied=lambda denial: False)
+        acks, server.numbers, server.duplicates, server.replies = recording(nc, PREFIX)
         await acks.open()
         await nc.flush()
         yield server
@@ -208,20 +211,8 @@ async def test_closed_connection_is_an_error():
 
 async def test_a_real_server_writes_acknowledgements_that_are_found(server, js, subject, stream):
     nc = await nats.connect(server.url)
-    numbers, duplicates, replies = [], [], []
     prefix = f"{nc.new_inbox()}."
-
-    def acknowledged(some, some_duplicates):
-        numbers.extend(some)
-        duplicates.extend(some_duplicates)
-
-    acks = TokenAcks(
-        nc,
-        prefix,
-        acknowledged=acknowledged,
-        replied=lambda number, data, block: replies.append(data),
-        denied=lambda denial: False,
-    )
+    acks, numbers, duplicates, replies = recording(nc, prefix)
     await acks.open()
     # No flush: acknowledgements that arrive together with its PONG, after it, are parsed by nats-py.
     for number in range(100):

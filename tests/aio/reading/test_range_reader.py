@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import aclosing
 from functools import partial
-from random import Random
 
 import nats
 import pytest
@@ -12,7 +11,6 @@ from nats.js.api import ConsumerConfig, RetentionPolicy
 
 from ce_nats._ranges import StreamRange
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading import _range_reader as ranges
 from ce_nats.aio.reading._range_reader import read_range
 from ce_nats.aio.reading._raw_pull import RawPull
@@ -130,26 +128,6 @@ async def test_filters_on_ten_thousand_subjects(connect, nc, js, subject, stream
     assert await numbers(connect, stream, 5_000, 10_000, subjects=(f"{subject}.4999.x",)) == [5_000]
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_random_gaps_and_filters(connect, way, nc, js, subject, stream, seed):
-    """Compared with a list of the messages that were not deleted."""
-    random = Random(seed)
-    kept = {number: random.choice("aab") for number in range(1, 401)}
-    for letter in kept.values():
-        await nc.publish(f"{subject}.{letter}", b"")
-    await until_stored(js, stream, 400)
-    for _ in range(random.randrange(1, 30)):
-        first = random.randrange(2, 401)
-        for number in range(first, min(first + random.choice([1, 2, 30]), 401)):
-            if kept.pop(number, None):
-                await js.delete_msg(stream, number)
-    for _ in range(5):
-        first, last = sorted((random.randrange(1, 401), random.randrange(1, 401)))
-        letter = random.choice("ab*")
-        found = await numbers(connect, stream, first, last, subjects=(f"{subject}.{letter}",))
-        assert found == [number for number in kept if first <= number <= last and letter in ("*", kept[number])]
-
-
 async def test_few_messages_after_the_range_are_sent(connect, nc, js, subject, stream, monkeypatch):
     """The number of messages in a filtered range is unknown; requesting too many costs the server and the network."""
     await publish_all(js, [(f"{subject}.{number % 10}", b"") for number in range(20_000)])
@@ -182,10 +160,6 @@ async def test_deleted_messages_are_skipped(connect, way, js, ten, gone):
     assert await numbers(connect, ten, first, 10) == kept
 
 
-async def test_empty_stream_yields_nothing(connect, way, stream):
-    assert await numbers(connect, stream, 1, 0) == []
-
-
 @pytest.mark.parametrize("subjects", [(), ("test.>",)])
 async def test_purge_is_a_loss(connect, way, js, ten, subjects):
     await js.purge_stream(ten, seq=5)
@@ -208,14 +182,6 @@ async def test_a_state_of_the_past_is_no_loss(connect, way, js, ten, subject):
     publishing = asyncio.create_task(publish_later())
     assert await numbers(connect, ten, 1, 15) == [*range(1, 16)]
     await publishing
-
-
-async def test_on_loss_may_accept_a_loss(connect, way, js, ten):
-    await js.purge_stream(ten)
-    losses = []
-    assert await batches_of(connect, StreamRange(ten, 1, 10), on_loss=losses.append) == []
-    assert len(losses) == 1
-    assert "messages 1 to 10 are gone" in str(losses[0])
 
 
 async def test_messages_removed_by_max_msgs_are_a_loss(connect, way, js, subject, stream):
@@ -253,51 +219,6 @@ async def test_messages_removed_by_max_age_are_a_loss(connect, js, subject):
     await js.delete_stream(name)
 
 
-@pytest.mark.parametrize("subjects", [False, True])
-async def test_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
-    """Messages that were read before the purge are not lost; remaining messages are read."""
-    await fill(js, subject, 4_000)
-    wanted = StreamRange(stream, 1, 4_000, subjects=(subject,) if subjects else ())
-    losses, found = [], []
-    async with aclosing(read_range(connect, wanted, on_loss=losses.append)) as batches:
-        async for batch in batches:
-            if not found:
-                await js.purge_stream(stream, seq=3_001)
-            found += [metadata(reply)[0] for _, reply, _, _ in batch.messages]
-    assert found == [*range(1, 1_001), *range(3_001, 4_001)]
-    assert [error.message.partition(" gone")[0] for error in losses] == [f"stream {stream}: messages 1001 to 3000 are"]
-
-
-async def test_purge_of_read_messages_is_no_loss(connect, nc, js, subject, stream):
-    await fill(js, subject, 5_000)
-    found = 0
-    async with aclosing(read_range(connect, StreamRange(stream, 1, 5_000))) as batches:
-        async for batch in batches:
-            found += len(batch.messages)
-            await js.purge_stream(stream, seq=batch.last + 1)
-    assert found == 5_000
-
-
-async def test_read_from_the_beginning_of_a_stream_at_its_limits(connect, nc, js, subject, stream):
-    """A full stream removes a message for each new one, so that its first sequence changes all the time."""
-    await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=2_000)
-    await fill(js, subject, 2_000)
-    busy = asyncio.create_task(keep_publishing(js, subject))
-    try:
-        for _ in range(20):
-            state = (await js.stream_info(stream)).state
-            found = await numbers(connect, stream, state.first_seq, state.last_seq, from_beginning=True)
-            assert found == list(range(found[0], state.last_seq + 1))
-    finally:
-        busy.cancel()
-    assert state.first_seq > 1
-
-
-async def keep_publishing(js, subject):
-    while True:
-        await js.publish(subject, b"")
-
-
 async def test_recreated_stream_is_a_loss(connect, way, js, subject, stream):
     await js.publish(subject, b"")
     created = (await StreamApi(js._nc).state(stream)).created
@@ -320,17 +241,6 @@ async def test_stream_that_ends_before_the_range_is_a_loss(connect, way, ten, mo
 async def test_missing_stream_is_an_error_at_once(connect, way):
     with pytest.raises(DeliveryError, match="there is no stream NOTHING"):
         await batches_of(connect, StreamRange("NOTHING", 1, 10), request_timeout=600, retry_timeout=600)
-
-
-async def test_deleted_stream_is_an_error(connect, nc, js, subject):
-    name = subject.replace(".", "_")
-    await js.add_stream(name=name, subjects=[subject], storage="memory")
-    await fill(js, subject, 3_000)
-    async with aclosing(read_range(connect, StreamRange(name, 1, 3_000))) as batches:
-        await anext(batches)
-        await js.delete_stream(name)
-        with pytest.raises(DeliveryError, match=f"there is no stream {name}"):
-            await asyncio.wait_for(anext(batches), SECONDS)
 
 
 # --- Large messages, and unavailable servers -------------------------------------------------------------------------
@@ -463,18 +373,6 @@ async def test_expired_consumer_is_recreated(connect, nc, js, subject, stream, m
 # --- Cleanup and side effects ----------------------------------------------------------------------------------------
 
 
-async def test_consumer_is_deleted_at_the_end(connect, nc, js, subject, stream):
-    await fill(js, subject, 3_000)
-    await numbers(connect, stream, 1, 3_000)
-    assert (await js.stream_info(stream)).state.consumer_count == 0
-    async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
-        await anext(batches)
-        (consumer,) = await js.consumers_info(stream)
-        assert (consumer.config.ack_policy, consumer.config.durable_name) == ("none", None)
-        assert consumer.config.inactive_threshold == 30
-    assert (await js.stream_info(stream)).state.consumer_count == 0
-
-
 async def test_closed_iterator_leaves_no_tasks(connect, nc, js, subject, stream):
     await fill(js, subject, 3_000)
     before = asyncio.all_tasks()
@@ -520,15 +418,3 @@ async def test_domain_is_selected_by_its_prefix():
         wanted = StreamRange("FAR", 1, 1)
         (batch,) = await batches_of(connecting_to(server.url), wanted, prefix="$JS.hub.API")
         assert [data for _, _, data, _ in batch.messages] == [b"x"]
-
-
-async def test_consumer_and_api_return_equal_messages(connect, js, subject, stream, send_raw, monkeypatch):
-    for number in range(20):
-        send_raw(f"{subject}.{number}", b"a: \xff%d\r\n" % number if number % 3 else None, b"%d" % number)
-    found = []
-    for refuse in (lambda patch: None, refuse_consumers):
-        refuse(monkeypatch)
-        (batch,) = await batches_of(connect, StreamRange(stream, 1, 20))
-        found.append([(name, metadata(reply)[0], reply.split(b".")[7], *rest) for name, reply, *rest in batch.messages])
-    assert found[0] == found[1]
-    assert len([batch async for batch in read_stream(js, stream)]) == 1

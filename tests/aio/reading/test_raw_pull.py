@@ -9,19 +9,11 @@ from ce_nats import DeliveryError
 from ce_nats.aio._connect import disconnect
 from ce_nats.aio.reading._range_reader import RangeClient
 from ce_nats.aio.reading._raw_pull import RawPull
-from ce_nats.testing import NatsServer
 from tests.support.consuming import until_consumer
 from tests.support.waiting import until
 
 SECONDS = 60
 SUBJECT = "$JS.API.CONSUMER.MSG.NEXT.S.worker"
-
-
-@pytest.fixture
-def own_server():
-    """A server that a test may stop."""
-    with NatsServer(jetstream=True) as server:
-        yield server
 
 
 @pytest.fixture

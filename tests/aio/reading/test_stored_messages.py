@@ -17,7 +17,7 @@ from ce_nats.aio.reading._stored_messages import _max_requests, as_message, as_m
 from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
-from tests.support.reading import read, until_stored, way
+from tests.support.reading import publish_all, read, until_stored, way
 from tests.support.tables import each
 from tests.support.waiting import until
 
@@ -42,8 +42,7 @@ async def test_stream_is_read_one_by_one_without_permission_for_a_consumer(denie
         async with await nats.connect(server.url, user="admin", password="x") as admin:
             js = admin.jetstream()
             await js.add_stream(name="S", subjects=["s"], storage="memory")
-            for number in range(500):
-                await js.publish("s", b"%d" % number)
+            await publish_all(js, [("s", b"%d" % number) for number in range(500)])
             reader = await nats.connect(server.url, user="reader", password="x", error_cb=report)
             messages = await read(reader.jetstream(timeout=60), "S")
             assert [int(message.data) for message in messages] == list(range(500))
@@ -67,8 +66,7 @@ async def test_stream_of_another_account_is_read_through_its_exports():
         async with await nats.connect(server.url, user="a", password="x") as nc:
             js = nc.jetstream()
             await js.add_stream(name="S", subjects=["s"], storage="memory")
-            for number in range(500):
-                await js.publish("s", b"%d" % number)
+            await publish_all(js, [("s", b"%d" % number) for number in range(500)])
         async with await nats.connect(server.url, user="b", password="x") as nc:
             messages = await read(nc.jetstream(prefix="A", timeout=60), "S")
             assert [int(message.data) for message in messages] == list(range(500))

@@ -16,7 +16,8 @@ from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.testing import _server as testing
 from ce_nats.wire.nats import decode_header_block
 from tests.support import clusters
-from tests.support.clusters import SECONDS, connected, ignore
+from tests.support.broker import ignore
+from tests.support.clusters import SECONDS, connected
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults

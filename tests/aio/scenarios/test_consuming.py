@@ -11,6 +11,7 @@ from nats.js.api import ConsumerConfig
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.testing import NatsServer
+from tests.support.broker import ignore
 from tests.support.consuming import after, consume, is_settled, number_of, publish, take
 from tests.support.listening import serving
 from tests.support.waiting import until
@@ -119,9 +120,6 @@ async def test_messages_of_strangers_in_the_inbox_do_not_end_a_consumer(
 async def test_consumer_survives_a_server_that_is_away_with_many_messages_queued(key, double_ack):
     """Extensions of ack deadlines do not fill the buffer, and acknowledgements wait for the reconnect."""
     count, handled = 400, []
-
-    async def ignore(error):
-        """Do not log lost connections."""
 
     with NatsServer(jetstream=True) as server:
         options = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "error_cb": ignore}

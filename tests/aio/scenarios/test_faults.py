@@ -19,6 +19,7 @@ from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
+from tests.support.broker import ignore
 from tests.support.consuming import has_none, until_consumer
 from tests.support.reading import publish_all
 from tests.support.waiting import SECONDS, until
@@ -28,9 +29,6 @@ EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
 
 @asynccontextmanager
 async def connected(server, **more):
-    async def ignore(error):
-        """Suppress nats-py's log of lost connections, which the tests cause."""
-
     options = {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1, "connect_timeout": 1, "error_cb": ignore}
     nc = await nats.connect(server.url, **options, **more)
     try:
@@ -80,6 +78,9 @@ class Handled(Counter):
     def add(self, event):
         self[int(event.get_id())] += 1
 
+    async def handle(self, delivery):
+        self.add(delivery.event)
+
 
 async def run_until(js, consumer, handle, condition, *, concurrency=1):
     """Run a handler until a condition holds and all messages are acknowledged."""
@@ -98,8 +99,7 @@ async def test_killed_and_restarted_server(server, nc, js, fill, restarts, concu
     due = [count * part // (restarts + 1) for part in range(1, restarts + 1)]
 
     async def handle(delivery):
-        event = delivery.event
-        handled.add(event)
+        handled.add(delivery.event)
         if due and len(handled) >= due[0]:
             due.pop(0)
             server.kill()
@@ -126,8 +126,7 @@ async def test_connection_lost_with_unacknowledged_messages(server, js, fill):
     async with connected(server, disconnected_cb=note) as nc, consumer_of(nc.jetstream(), ack_wait=2) as consumer:
 
         async def handle(delivery):
-            event = delivery.event
-            handled.add(event)
+            handled.add(delivery.event)
             if len(handled) == 50 and not lost.is_set():
                 await flush(nc)  # acknowledgements up to now have arrived
                 nc._transport._io_writer.transport.abort()
@@ -146,22 +145,17 @@ async def test_handler_that_runs_longer_than_ack_wait(server, js, fill):
     since = []
 
     async def handle(delivery):
-        event = delivery.event
-        handled.add(event)
+        handled.add(delivery.event)
         if len(handled) == 1:
             since.append(time.monotonic())
             await until(lambda: time.monotonic() > since[0] + 2 * 1.5)
-
-    async def also_handle(delivery):
-        event = delivery.event
-        others.add(event)
 
     async with (
         connected(server) as nc,
         consumer_of(js, ack_wait=1.5) as consumer,
         consumer_of(nc.jetstream()) as other,
     ):
-        waiting = asyncio.create_task(other.run(also_handle))
+        waiting = asyncio.create_task(other.run(others.handle))
         await run_until(js, consumer, handle, lambda: handled.total() + others.total() >= 2)
         other.stop()
         await asyncio.wait_for(waiting, SECONDS)
@@ -183,12 +177,8 @@ async def test_process_that_ends_with_unacknowledged_messages(server, js, fill):
         await nc.close()  # nothing was acknowledged, and nothing is released
         await consumer.__aexit__(None, None, None)
 
-    async def handle(delivery):
-        event = delivery.event
-        handled.add(event)
-
     async with consumer_of(js) as consumer:
-        await run_until(js, consumer, handle, lambda: handled.total() >= count + 10)
+        await run_until(js, consumer, handled.handle, lambda: handled.total() >= count + 10)
     assert handled.keys() == set(range(count))
     assert all(handled[number] > 1 for number in range(10))
 
@@ -211,8 +201,7 @@ async def test_handler_that_blocks_the_event_loop(is_flooded):
             await nc.subscribe("noise")
 
             async def handle(delivery):
-                event = delivery.event
-                handled.add(event)
+                handled.add(delivery.event)
                 if len(handled) == 3:
                     time.sleep(0.3)  # noqa: ASYNC251 - blocking is the fault
                     if is_flooded:
@@ -251,14 +240,10 @@ async def test_missing_stream_for_dead_letters(js, fill):
         with pytest.raises(DecodeError):
             delivery.event  # noqa: B018 - it raises
 
-    async def handle(delivery):
-        event = delivery.event
-        handled.add(event)
-
     async with consumer_of(js, on_error=report, backoff=[0.02], max_deliveries=2) as consumer:
         await js.delete_stream("DEAD")  # the stream existed when the consumer was entered
         await js.publish("e", b"no event")
-        running = asyncio.create_task(consumer.run(handle))
+        running = asyncio.create_task(consumer.run(handled.handle))
         await until(lambda: len(reported) >= 4 and len(handled) == count)
         await until_consumer(js, "E", lambda info: info.ack_floor.stream_seq == count)
         await js.add_stream(name="DEAD", subjects=["dead"])

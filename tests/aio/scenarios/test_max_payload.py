@@ -11,6 +11,7 @@ from ce_nats import DeliveryError, EncodeError, PublishError
 from ce_nats.aio import Publisher, PullConsumer, connect, flush, publish, request, subscribe
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.testing import NatsServer
+from tests.support.broker import ignore
 from tests.support.waiting import until
 
 SECONDS = 30
@@ -38,10 +39,6 @@ async def lowering():
 
 def soon(awaitable):
     return asyncio.wait_for(awaitable, SECONDS)
-
-
-async def ignore(error):
-    """Suppress nats-py's log of errors that the tests cause."""
 
 
 async def test_connection_is_restored(lowering, make_event, caplog):

@@ -13,7 +13,7 @@ from ce_nats import from_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.testing import NatsServer
-from tests.support.batches import ignore
+from tests.support.broker import ignore
 from tests.support.waiting import until
 
 COUNT = 1_500

@@ -16,6 +16,7 @@ from ce_nats.aio._natspy import accept_malformed_messages, message_of, receive_r
 from ce_nats.message import UnreadableHeaders
 from ce_nats.testing import NatsServer
 from ce_nats.testing._server import _free_ports
+from tests.support.broker import ignore
 from tests.support.listening import serving
 from tests.support.waiting import until
 
@@ -368,9 +369,6 @@ async def test_message_in_parts_is_forgotten_at_a_reconnect(end):
                     await writer.drain()
                     await asyncio.sleep(0.02)
                     break
-
-    async def ignore(error):
-        pass
 
     async with (
         serving(serve) as port,

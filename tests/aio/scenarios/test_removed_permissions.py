@@ -15,7 +15,7 @@ from ce_nats.aio import DeliveryError, Publisher, PublishError, replay
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
-from tests.support.batches import ignore
+from tests.support.broker import ignore
 from tests.support.waiting import SECONDS, until
 
 pytestmark = pytest.mark.faults

@@ -9,14 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import from_nats_message
 from ce_nats.spark import explode_cloudevents, from_nats
-from tests.support.spark_rows import BASE, ROWS
+from tests.support.spark_rows import BASE
 
 MESSAGE = "headers array<struct<key string, value string>>, data binary"
-
-
-@pytest.fixture
-def frame(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame(ROWS, "sequence long, headers array<struct<key string, value string>>, data binary")
 
 
 @pytest.fixture(params=["jvm", pytest.param("python", marks=pytest.mark.long)])
@@ -111,11 +106,6 @@ def test_permissive_keeps_every_row(frame: DataFrame) -> None:
     assert rows[0].ce_extensions == {"n": "5"}
 
 
-def test_dropmalformed_removes_invalid_rows(frame: DataFrame) -> None:
-    rows = explode_cloudevents(frame, mode="DROPMALFORMED", prefix="x_").orderBy("sequence").collect()
-    assert [row.x_id for row in rows] == ["a", "b"]
-
-
 def test_failfast_fails_with_code_and_sequence(frame: DataFrame) -> None:
     with pytest.raises(Exception, match="not a valid CloudEvent: invalid-utf8 sequence=2"):
         explode_cloudevents(frame, mode="FAILFAST").collect()
@@ -128,14 +118,6 @@ def test_the_plan_has_no_python_worker(frame: DataFrame, capsys: pytest.CaptureF
     plan = capsys.readouterr().out
     assert "ce_nats.event_columns" in plan
     assert "Python" not in plan
-
-
-def test_maps_of_headers(spark: SparkSession) -> None:
-    for kind in ("map<string,string>", "map<string,array<string>>"):
-        value = "'{}'" if kind == "map<string,string>" else "array('{}')"
-        pairs = ", ".join(f"'{name}', {value.format(text)}" for name, text in ROWS[0][1])
-        (row,) = explode_cloudevents(spark.sql(f"select map({pairs}) headers, 'x' data")).collect()
-        assert (row.ce_id, row.ce_extensions, bytes(row.ce_data)) == ("a", {"n": "5"}, b"x")
 
 
 def test_long_texts_do_not_overflow_the_stack(spark: SparkSession) -> None:

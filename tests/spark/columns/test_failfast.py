@@ -15,9 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from ce_nats.spark import deduplicate, explode_cloudevents, parse_data
 from ce_nats.spark.columns import _arrow_functions as arrow_functions
 from ce_nats.spark.columns import _python_engine as python_engine
-from tests.support.spark_rows import ROWS
+from tests.support.spark_rows import MESSAGES, ROWS
 
-MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
 ERROR = "the message is not a valid CloudEvent: invalid-utf8 stream=ORDERS sequence=2 subject=orders.north"
 # A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")

@@ -25,9 +25,8 @@ from ce_nats.spark import explode_cloudevents, from_nats
 from ce_nats.spark.columns import _jvm_engine as jvm_engine
 from ce_nats.spark.columns._jvm_engine import JAR
 from hatch_build import SOURCES, build_jar
-from tests.support.spark_rows import ROWS
+from tests.support.spark_rows import MESSAGES, ROWS
 
-SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 PACKAGE = Path(ce_nats.__file__).parent
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]
 
@@ -40,11 +39,6 @@ NOT_OF_MESSAGES = {
     *("PAYLOAD_TOO_LARGE", "HEADERS_TOO_LARGE", "HEADERS_NOT_SUPPORTED", "INVALID_OPTION", "INVALID_BATCH"),
     *(code.name for code in list(ErrorCode)[list(ErrorCode).index(ErrorCode.CONNECTION_FAILED) :]),
 }
-
-
-@pytest.fixture
-def frame(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame(ROWS, SCHEMA)
 
 
 def outcome(frame: DataFrame) -> list[tuple[Any, ...]]:
@@ -174,7 +168,7 @@ def test_repeated_calls_for_a_message_decode_it_once() -> None:
 
 
 def test_a_condition_on_the_struct(spark: SparkSession) -> None:
-    frame = spark.createDataFrame(ROWS * 3, SCHEMA).repartition(1).sortWithinPartitions("sequence").cache()
+    frame = spark.createDataFrame(ROWS * 3, MESSAGES).repartition(1).sortWithinPartitions("sequence").cache()
     event = from_nats("headers", "data").alias("event")
     found = frame.select("sequence", event).where("event.error IS NULL AND event.attributes.id >= 'a'")
     rows = found.select("sequence", "event.attributes.id", "event.error").collect()
@@ -251,7 +245,7 @@ def test_an_older_thread_decodes(spark: SparkSession) -> None:
     """ADD JAR sets the class loader only of the JVM thread that it runs in; other threads must find the functions."""
     session = spark.newSession()
     threads = [OldThread(session) for _ in range(3)]
-    frame = session.createDataFrame(ROWS, SCHEMA)
+    frame = session.createDataFrame(ROWS, MESSAGES)
     assert outcome(frame) == FOUND
     events = explode_cloudevents(frame)
     frame.createOrReplaceTempView("messages")
@@ -264,14 +258,14 @@ def test_an_older_thread_decodes(spark: SparkSession) -> None:
 def test_the_first_decoding_in_an_older_thread(spark: SparkSession) -> None:
     session = spark.newSession()
     thread = OldThread(session)
-    frame = session.createDataFrame(ROWS, SCHEMA)
+    frame = session.createDataFrame(ROWS, MESSAGES)
     assert thread.run(lambda: outcome(frame)) == FOUND
     assert outcome(frame) == FOUND
 
 
 def test_from_nats_uses_the_active_session(spark: SparkSession) -> None:
     session = spark.newSession()
-    session.createDataFrame(ROWS, SCHEMA).createOrReplaceTempView("messages")
+    session.createDataFrame(ROWS, MESSAGES).createOrReplaceTempView("messages")
     frame = session.table("messages").orderBy("sequence")
     found = frame.select(from_nats("headers", F.col("data"), extensions={"n": "int"}).alias("event"))
     assert [row.event.error for row in found.collect()] == [None, "invalid-utf8", None]
@@ -285,13 +279,13 @@ def test_a_jar_in_a_folder_with_special_characters(
     shutil.copy(JAR, folder / "other.jar")  # another name, because Spark keeps the first jar of a name
     monkeypatch.setattr(jvm_engine, "JAR", folder / "other.jar")
     monkeypatch.setattr(jvm_engine, "_thread", jvm_engine._Thread())
-    assert outcome(spark.newSession().createDataFrame(ROWS, SCHEMA)) == FOUND
+    assert outcome(spark.newSession().createDataFrame(ROWS, MESSAGES)) == FOUND
     assert any(row[0].endswith("/other.jar") for row in spark.sql("LIST JARS").collect())
 
 
 def test_the_error_without_a_jar(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jvm_engine, "JAR", tmp_path / JAR.name)
-    frame = spark.newSession().createDataFrame(ROWS, SCHEMA)
+    frame = spark.newSession().createDataFrame(ROWS, MESSAGES)
     with pytest.raises(FileNotFoundError, match="without a JDK"):
         explode_cloudevents(frame, engine="jvm")
 
@@ -330,7 +324,7 @@ def test_a_stream_is_exploded(frame: DataFrame, tmp_path: Path) -> None:
     """As a streaming DataFrame, and in foreachBatch."""
     spark = frame.sparkSession
     frame.coalesce(1).write.parquet(str(tmp_path / "in"))
-    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(MESSAGES).parquet(str(tmp_path / "in"))
     writer = explode_cloudevents(stream).writeStream.format("parquet").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "state")).start(str(tmp_path / "out"))
     query.awaitTermination()
@@ -369,7 +363,7 @@ def test_values_of_typed_extensions(spark: SparkSession) -> None:
         (5, [*BASE, ("ce-n", "2147483648")], b""),
         (6, [*BASE, ("ce-at", "0001-01-01T00:00:00Z")], b""),
     ]
-    frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, pairs, data in rows], SCHEMA)
+    frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, pairs, data in rows], MESSAGES)
     events = explode_cloudevents(frame, extensions=TYPED).orderBy("sequence")
     found = events.select("ce_n", "ce_b", "ce_raw", F.unix_micros("ce_at"), "ce_s", "ce_error").collect()
     assert [tuple(row) for row in found] == [
@@ -385,7 +379,7 @@ def test_values_of_typed_extensions(spark: SparkSession) -> None:
 
 
 def test_columns_with_special_characters_in_their_names(spark: SparkSession) -> None:
-    frame = spark.createDataFrame(ROWS, SCHEMA).toDF("a.b", "h`s", "da ta")
+    frame = spark.createDataFrame(ROWS, MESSAGES).toDF("a.b", "h`s", "da ta")
     rows = explode_cloudevents(frame, headers="h`s", data="da ta", prefix="x.y`").orderBy("`a.b`").collect()
     assert [row["x.y`id"] for row in rows] == ["a", None, "b"]
     failing = explode_cloudevents(frame, headers="h`s", data="da ta", prefix="x.y`", mode="FAILFAST")

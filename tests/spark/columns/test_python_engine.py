@@ -24,20 +24,14 @@ from ce_nats.spark.columns._schema import EVENT
 from tests.support.damage import damaged, in_bytes
 from tests.support.damage import in_python as expected
 from tests.support.needs import needs_arrow_functions
-from tests.support.spark_rows import ROWS, SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
+from tests.support.spark_rows import MESSAGES, ROWS, SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 from tests.support.strategies import plain_event
 
 ROOT = Path(__file__).parents[3]
-MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
 # Cases that only the JVM engine decodes differently: values with two spellings.
 SAME_IN_SPARK = {"typed-integer-negative-zero", "typed-binary-trailing-bits"}
 # A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
-
-
-@pytest.fixture
-def frame(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame(ROWS, MESSAGES)
 
 
 @pytest.fixture(params=["functions", pytest.param("frames", marks=pytest.mark.long)])
