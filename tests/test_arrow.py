@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -280,35 +281,86 @@ def to_blocks(rows: Sequence[Row]) -> pa.Array:
     return pa.array([None if pairs is None else encode_header_block(pairs) for pairs, _ in rows], pa.binary())
 
 
-def to_views(rows: Sequence[Row]) -> pa.Array:
-    if not hasattr(pa, "string_view"):
-        pytest.skip("this pyarrow has no string_view")
-    texts = table(rows)["headers"].combine_chunks()
-    names, values = (field.cast(pa.string_view()) for field in texts.values.flatten())
-    pairs = pa.StructArray.from_arrays([names, values], names=["k", "v"])
-    return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
+class Wrapped(pa.ExtensionType):  # type: ignore[misc]
+    """A type of another program, with the values of its storage."""
+
+    def __init__(self, storage: pa.DataType) -> None:
+        super().__init__(storage, "tests.wrapped")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Wrapped:
+        return cls(storage)
 
 
-def to_dictionaries(rows: Sequence[Row]) -> pa.Array:
-    texts = table(rows)["headers"].combine_chunks()
-    names, values = (field.dictionary_encode() for field in texts.values.flatten())
-    pairs = pa.StructArray.from_arrays([names, values], names=["k", "v"])
-    return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
+def wrapped(array: pa.Array) -> pa.Array:
+    return pa.ExtensionArray.from_storage(Wrapped(array.type), array)
 
 
-HEADERS = [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views]
-HEADERS += [to_dictionaries]
-PAYLOADS = [
-    *(pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
-    *(getattr(pa, name)() for name in ("binary_view", "string_view") if hasattr(pa, name)),
+def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: array.cast(kind)
+
+
+def categories(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return the function for a dictionary of values of a type; Polars has views in it."""
+
+    def encode(array: pa.Array) -> pa.Array:
+        encoded = array.dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(kind))
+
+    return encode
+
+
+# Layouts of text, as functions of an array of strings.
+LAYOUTS: list[Callable[[pa.Array], pa.Array]] = [
+    *map(cast_to, (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())),
+    *(cast_to(getattr(pa, name)()) for name in ("binary_view", "string_view") if hasattr(pa, name)),
+    *map(categories, (pa.string(), pa.binary())),
+    *(categories(getattr(pa, name)()) for name in ("string_view",) if hasattr(pa, name)),
+    pc.run_end_encode,
+    wrapped,
+    lambda array: wrapped(pc.run_end_encode(array)),
+    *(cast_to(getattr(pa, name)()) for name in ("json_",) if hasattr(pa, name)),
 ]
 
 
-@each(("make", "payload"), [*product(HEADERS, PAYLOADS[:1]), *product(HEADERS[:1], PAYLOADS[1:])])
-def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
+def to_layout(convert: Callable[[pa.Array], pa.Array]) -> Callable[[Sequence[Row]], pa.Array]:
+    def make(rows: Sequence[Row]) -> pa.Array:
+        texts = table(rows)["headers"].combine_chunks()
+        pairs = pa.StructArray.from_arrays(list(map(convert, texts.values.flatten())), names=["k", "v"])
+        return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
+
+    return make
+
+
+def to_list_view(name: str, kind: pa.DataType) -> Callable[[Sequence[Row]], pa.Array]:
+    """Return the function for lists in the order of their values, of the class with this name."""
+
+    def make(rows: Sequence[Row]) -> pa.Array:
+        lists = to_layout(cast_to(pa.string()))(rows)
+        starts, ends = (offsets.cast(kind) for offsets in (lists.offsets[:-1], lists.offsets[1:]))
+        return getattr(pa, name).from_arrays(starts, pc.subtract(ends, starts), lists.values, mask=lists.is_null())
+
+    return make
+
+
+HEADERS = [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks]
+HEADERS += map(to_layout, LAYOUTS)
+HEADERS += [
+    to_list_view(name, kind)
+    for name, kind in (("ListViewArray", pa.int32()), ("LargeListViewArray", pa.int64()))
+    if hasattr(pa, name)
+]
+HEADERS += [lambda rows: wrapped(to_map(rows))]
+
+
+@each(("make", "convert"), [*product(HEADERS, LAYOUTS[:1]), *product(HEADERS[:1], LAYOUTS[1:])])
+def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], convert: Callable[[pa.Array], pa.Array]) -> None:
     rows = ROWS * 2
     wanted = [(pairs and [(str(name), value) for name, value in pairs], data) for pairs, data in rows]
-    data = pa.array([None if data is None else data.decode() for _, data in rows], pa.string()).cast(payload)
+    data = convert(pa.array([None if data is None else data.decode() for _, data in rows], pa.string()))
     if make is to_map_of_lists:  # a name occurs once
         wanted[3] = wanted[13] = [*BASE[:2], BASE[1], *BASE[2:]], b"x"
     given = pa.table({"headers": make(rows), "data": data})
@@ -316,6 +368,19 @@ def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa
     check(wanted[3:9], given.slice(3, 6))
     (batch,) = given.slice(7).combine_chunks().to_batches()
     assert found(explode_cloudevents(batch)) == [expected(row) for row in wanted[7:]]
+
+
+@each("size", [4, 5])
+def test_columns_of_a_fixed_size(size: int) -> None:
+    """Payloads of two bytes, and as many headers in each row, or as many values of each header."""
+    given = [*BASE, ("ce-n", "1")][:size]
+    rows: list[Row] = [(given, b"ab"), (None, None), (given, b"cd")]
+    data = pa.array([data for _, data in rows], pa.binary(2))
+    lists = to_layout(cast_to(pa.string()))(rows)
+    check(rows, pa.table({"headers": lists.cast(pa.list_(lists.type.value_type, size)), "data": data}))
+    values = [None if pairs is None else [(name, [value]) for name, value in pairs] for pairs, _ in rows]
+    maps = pa.array(values, pa.map_(pa.string(), pa.list_(pa.string(), 1)))
+    check(rows, pa.table({"headers": maps, "data": data}))
 
 
 @each(
@@ -548,7 +613,7 @@ def test_arrow_streams_are_accepted() -> None:
 
 
 SHAPES = (
-    "headers must be list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or "
+    "must be list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or "
     "binary (a raw header block), with string or binary, got "
 )
 MODES = "mode must be PERMISSIVE or DROPMALFORMED or FAILFAST, got "
@@ -571,12 +636,17 @@ KINDS_TEXT = "the type of an extension must be string or int or boolean or binar
         (
             {"headers": "data", "data": "headers"},
             TypeError,
-            "column 'headers' must be binary or string, got list<item: struct<key: string, value: string>>",
+            "column 'headers' must be binary or string, got list<item: struct<key: string, value: string>>; cast it to "
+            "one of these",
         ),
-        ({"data": "number"}, TypeError, "column 'number' must be binary or string, got int64"),
-        ({"headers": "number"}, TypeError, f"{SHAPES}int64"),
-        ({"headers": "text"}, TypeError, f"{SHAPES}string"),
-        ({"headers": "triples"}, TypeError, f"{SHAPES}list<item: struct<a: string, b: string, c: string>>"),
+        ({"data": "number"}, TypeError, "column 'number' must be binary or string, got int64; cast it to one of these"),
+        ({"headers": "number"}, TypeError, f"column 'number' {SHAPES}int64; cast it to one of these"),
+        ({"headers": "text"}, TypeError, f"column 'text' {SHAPES}string; cast it to one of these"),
+        (
+            {"headers": "triples"},
+            TypeError,
+            f"column 'triples' {SHAPES}list<item: struct<a: string, b: string, c: string>>; cast it to one of these",
+        ),
         ({"mode": "strict"}, ValueError, f"{MODES}'strict'"),
         ({"mode": None}, ValueError, f"{MODES}None"),
         ({"extensions": {"n": "float"}}, ValueError, f"{KINDS_TEXT}'float'"),
@@ -605,6 +675,9 @@ PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
         (pa.map_(pa.string(), pa.list_(pa.string())), True),
         (pa.dictionary(pa.int32(), pa.binary()), True),
         *((kind, False) for kind in (pa.string(), pa.large_string(), pa.int64(), PAIR, pa.list_(pa.string()))),
+        *((opaque(pa.binary(), "bits", "another"), False) for opaque in [getattr(pa, "opaque", None)] if opaque),
+        (Wrapped(pa.map_(pa.string(), Wrapped(pa.binary()))), True),
+        (pa.list_(Wrapped(PAIR), 2), True),
         (pa.dictionary(pa.int32(), pa.string()), False),
         *((getattr(pa, name)(), name == "binary_view") for name in ("binary_view", "string_view") if hasattr(pa, name)),
         (pa.map_(pa.int32(), pa.string()), False),
@@ -621,7 +694,7 @@ def test_types_of_headers_are_checked(kind: pa.DataType, is_valid: bool) -> None
     if is_valid:
         check_type(kind)
     else:
-        with pytest.raises(TypeError, match="headers must be "):
+        with pytest.raises(TypeError, match="column 'headers' must be "):
             check_type(kind)
 
 
@@ -712,6 +785,41 @@ def test_duckdb(tmp_path: Path) -> None:
     events = explode_capture(tmp_path / "orders.parquet")  # noqa: F841  # DuckDB finds it by its name
     query = "SELECT ce_mode, count(*), max(ce_extensions['n']) FROM events WHERE ce_error IS NULL GROUP BY 1 ORDER BY 1"
     assert duckdb.sql(query).fetchall() == [("binary", 3, "5"), ("structured", 2, "7")]
+
+
+@each(
+    ("headers", "data"),
+    [
+        ("headers", "data::JSON"),
+        ("headers", "data::ENUM('{\"n\":1}', '{\"n\":2}')"),
+        ("headers::STRUCT(key VARCHAR, value VARCHAR)[4]", "data::BLOB"),
+        ("map_from_entries(headers)", "data"),
+    ],
+)
+@each("settings", [[], ["arrow_lossless_conversion", "arrow_output_list_view", "produce_arrow_string_view"]])
+def test_types_of_duckdb(headers: str, data: str, settings: list[str]) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    if not hasattr(pa, "string_view"):
+        pytest.skip("this pyarrow cannot read views")
+    rows: list[Row] = [(BASE, b'{"n":1}'), (BASE, b'{"n":2}')]
+    connection = duckdb.connect()
+    for setting in settings:
+        connection.execute(f"SET {setting} = true")
+    connection.register("given", pa.table({"headers": table(rows, TEXTS)["headers"], "data": ['{"n":1}', '{"n":2}']}))
+    check(rows, connection.sql(f"SELECT {headers} AS headers, {data} AS data FROM given").to_arrow_table())
+
+
+def test_types_of_polars() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    if not hasattr(pa, "string_view"):
+        pytest.skip("this pyarrow cannot read data of Polars")
+    rows: list[Row] = [(BASE, b'{"n":1}'), (BASE, b'{"n":2}')]
+    frame = polars.from_arrow(pa.table({"headers": table(rows, TEXTS)["headers"], "data": ['{"n":1}', '{"n":2}']}))
+    for kind in (polars.Categorical, polars.Enum(frame["data"]), polars.Binary, polars.String):
+        given = frame.with_columns(polars.col("data").cast(kind), polars.col("headers").list.to_array(4))
+        events = explode_cloudevents(given).read_all()
+        assert [*events["ce_data"].to_pylist()] == [data for _, data in rows]
+        assert events["ce_id"].to_pylist() == ["a", "a"]
 
 
 def test_polars() -> None:

@@ -62,7 +62,8 @@ def explode_cloudevents(
             with ``__arrow_c_stream__``, such as data frames of Polars and pandas and relations of DuckDB.
         headers: Column of the headers: lists of structs of two strings, a map to a string or to a list of strings, or
             binary, a raw header block. NULL means no headers.
-        data: Column of the payload, binary or string. NULL means an empty payload.
+        data: Column of the payload, binary or string. NULL means an empty payload. Of both columns, the layout does not
+            matter: dictionaries, views, fixed sizes, runs, and extension types of these such as JSON.
         prefix: Prefix of the names of the new columns.
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are kept in the map as well.
@@ -191,10 +192,11 @@ class Exploder:
     ) -> None:
         self._mode = checked_mode(mode)
         self._headers, self._data = _index(schema, headers), _index(schema, data)
-        check_type(schema.field(self._headers).type)
+        check_type(schema.field(self._headers).type, headers)
         payload = schema.field(self._data).type
         if not is_octets(payload) and not pa.types.is_null(payload):
-            raise TypeError(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
+            text = f"must be binary or string, got {shortened(str(payload))}; cast it to one of these"
+            raise TypeError(f"column {preview(data)} {text}")
         self._types = extension_types(extensions)
         self._rows = 0
         fields = [pa.field(prefix + name, TYPES[name]) for name in COLUMNS]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..errors import DecodeError, ErrorCode, preview, shortened
 from ..wire.nats import read_header_block
+from ._plain import plain, plain_type
 
 _SHAPES: Final = (
     "list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or binary (a raw header "
@@ -53,56 +54,43 @@ class Pairs(NamedTuple):
 
 def is_octets(kind: pa.DataType) -> bool:
     """Return whether a type is bytes or text."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return is_octets(kind.value_type)
-    is_view = any(getattr(types, name, _never)(kind) for name in ("is_string_view", "is_binary_view"))
-    return is_view or types.is_binary(kind) or types.is_large_binary(kind) or is_text(kind)
+    kind = plain_type(kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or is_text(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is text."""
+    kind = plain_type(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _never(_: pa.DataType) -> bool:
-    return False
 
 
 def octets(array: pa.Array) -> pa.Array:
     """Convert an array of a type that :func:`is_octets` accepts, or of NULLs, to type binary."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = plain(array)
     if pa.types.is_large_string(array.type):
         array = array.cast(pa.large_binary())
     return array.cast(pa.binary())
 
 
-def check_type(kind: pa.DataType) -> None:
+def check_type(given: pa.DataType, name: str = "headers") -> None:
     """
-    Check that a column type is one of those accepted for headers.
+    Check that the type of a column is one of those accepted for headers.
 
     Raises:
         TypeError: It is not.
     """
-    types = pa.types
-    if types.is_null(kind) or (is_octets(kind) and not _holds_text(kind)):
+    types, kind = pa.types, plain_type(given)
+    if types.is_null(kind) or (is_octets(kind) and not is_text(kind)):
         return
     if types.is_map(kind):
-        item = kind.item_type
+        item = plain_type(kind.item_type)
         if is_octets(kind.key_type) and (is_octets(item) or (_is_list(item) and is_octets(item.value_type))):
             return
-    elif _is_list(kind) and types.is_struct(kind.value_type):
-        pair = kind.value_type
-        if pair.num_fields == 2 and all(is_octets(pair.field(index).type) for index in range(2)):
+    elif _is_list(kind):
+        pair = plain_type(kind.value_type)
+        if types.is_struct(pair) and pair.num_fields == 2 and all(is_octets(field.type) for field in pair):
             return
-    raise TypeError(f"headers must be {_SHAPES}, got {shortened(str(kind))}")
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    return is_text(kind) or getattr(pa.types, "is_string_view", _never)(kind)
+    raise TypeError(f"column {preview(name)} must be {_SHAPES}, got {shortened(str(given))}; cast it to one of these")
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -116,16 +104,17 @@ def pairs(array: pa.Array) -> Pairs:
     Args:
         array: Array of a type that :func:`check_type` accepts. NULL and an empty header block mean no headers.
     """
+    array = plain(array)
     if pa.types.is_null(array.type):
         return _of_rows([[]] * len(array), {})
     if pa.types.is_map(array.type):
-        if _is_list(array.type.item_type):
+        if _is_list(plain_type(array.type.item_type)):
             return _of_lists(array)
         starts, ends, children = _spans(array, array.keys, array.items)
         return _checked(starts, ends, *children)
     if _is_list(array.type):
         starts, ends, (entries,) = _spans(array, array.values)
-        return _checked(starts, ends, *entries.flatten())  # a NULL entry is a NULL name
+        return _checked(starts, ends, *plain(entries).flatten())  # a NULL entry is a NULL name
     return _of_blocks(array)
 
 
@@ -193,6 +182,7 @@ def _of_lists(array: pa.Array) -> Pairs:
 
 
 def _octet_lists(lists: pa.Array) -> list[list[bytes | None] | None]:
+    lists = plain(lists)
     starts, ends, (values,) = _spans(lists, lists.values)
     flat, valid = octets(values).to_pylist(), lists.is_valid().to_pylist()
     return [flat[start:end] if is_valid else None for start, end, is_valid in zip(starts, ends, valid)]

@@ -73,8 +73,8 @@ def from_nats(
 def explode_cloudevents(
     df: DataFrame,
     *,
-    headers: str = "headers",
-    data: str = "data",
+    headers: Column | str = "headers",
+    data: Column | str = "data",
     prefix: str = "ce_",
     extensions: Mapping[str, str] | None = None,
     mode: str = "PERMISSIVE",
@@ -89,9 +89,9 @@ def explode_cloudevents(
 
     Args:
         df: Messages, one per row.
-        headers: Name of the column of headers, of any type that :func:`from_nats` accepts; ``m.headers`` is a field of
-            a struct ``m``.
-        data: Name of the column of payloads, BINARY or STRING.
+        headers: The headers, a column or its name, of any type that :func:`from_nats` accepts; ``m.headers`` is a field
+            of a struct ``m``.
+        data: The payloads, a column or its name, BINARY or STRING.
         prefix: Prefix of the names of the new columns.
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are also in the map.
@@ -116,7 +116,7 @@ def explode_cloudevents(
     names = df.columns if has_schema else []
     given, payload = column_of(names, headers), column_of(names, data)
     if has_schema:
-        _check_types(df.select(given, payload).schema, data)
+        _check_types(df.select(given, payload).schema)
         _check_new_names(df, prefix, types)
     failure = partial(_error_text, names) if mode == "FAILFAST" else None
     decoder = _engine(engine, df.sparkSession)
@@ -155,17 +155,17 @@ def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
     return {name: from_arrow_type(DECLARED[kind]) for name, kind in extension_types(extensions).items()}
 
 
-def _check_types(schema: StructType, data: str) -> None:
+def _check_types(schema: StructType) -> None:
     """
     Check the types of headers and payload.
 
     Raises:
         TypeError: A column has the wrong type.
     """
-    headers_type, payload_type = (field.dataType for field in schema)
-    check_headers(headers_type)
-    if not isinstance(payload_type, (BinaryType, StringType)):
-        raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
+    headers, payload = schema
+    check_headers(headers.dataType)
+    if not isinstance(payload.dataType, (BinaryType, StringType)):
+        raise TypeError(f"column {payload.name} must be BINARY or STRING, got {payload.dataType.simpleString()}")
 
 
 def _check_extensions(types: Mapping[str, DataType], prefix: str) -> None:

@@ -13,9 +13,9 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_of(names: Container[str], name: str) -> Column:
+def column_of(names: Container[str], name: Column | str) -> Column:
     """
-    Return a column by name.
+    Return a column by name; a column unchanged.
 
     A column with exactly this name has precedence. Otherwise the name is resolved as by ``F.col``: in any case, and
     with dots for the fields of a struct.
@@ -24,4 +24,6 @@ def column_of(names: Container[str], name: str) -> Column:
         names: Names of the columns of the DataFrame.
         name: The name.
     """
+    if not isinstance(name, str):
+        return name
     return F.col(quoted(name) if name in names else name)

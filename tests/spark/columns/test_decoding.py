@@ -1,5 +1,6 @@
 """Modes, typed extensions and types of headers of explode_cloudevents."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -65,7 +66,12 @@ def test_existing_columns_are_not_added_again(frame: DataFrame, engine: str) -> 
 
 def test_columns_are_named_as_in_from_nats(frame: DataFrame, engine: str) -> None:
     nested = frame.select("sequence", F.struct("headers", "data").alias("m"))
-    names = [("m.headers", "m.data"), ("M.Headers", "m.DATA"), ("`m`.`headers`", "m.data")]
+    names: list[tuple[Column | str, Column | str]] = [
+        ("m.headers", "m.data"),
+        ("M.Headers", "m.DATA"),
+        ("`m`.`headers`", "m.data"),
+        (F.col("m.headers"), F.col("m")["data"].cast("string")),
+    ]
     events = nested.select("*", *(from_nats(*pair).alias(f"event{place}") for place, pair in enumerate(names)))
     for place, (headers, data) in enumerate(names):
         events = explode_cloudevents(events, headers=headers, data=data, engine=engine, prefix=f"ce{place}_")
@@ -171,3 +177,14 @@ def test_expired_events_can_be_excluded(spark: SparkSession, engine: str) -> Non
     events = explode_cloudevents(frame, extensions={"expirytime": "timestamp"}, engine=engine)
     lasting = events.where("ce_expirytime IS NULL OR ce_expirytime > current_timestamp()")
     assert sorted(row.ce_id for row in lasting.collect()) == ["b", "c"]
+
+
+def test_parquet_of_duckdb(spark: SparkSession, tmp_path: Path, engine: str) -> None:
+    """With a payload of DuckDB's type JSON, which Arrow has as an extension type."""
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    pairs = [*BASE, ("ce-id", "1")]
+    headers = ", ".join(f"{{'key': '{name}', 'value': '{value}'}}" for name, value in pairs)
+    query = f"SELECT [{headers}] AS headers, '{{\"n\":1}}'::JSON AS data"
+    duckdb.sql(f"COPY ({query}) TO '{tmp_path}/messages.parquet'")
+    (row,) = explode_cloudevents(spark.read.parquet(f"{tmp_path}/messages.parquet"), engine=engine).collect()
+    assert (row.ce_id, bytes(row.ce_data), row.ce_error) == ("1", b'{"n":1}', None)
