@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from ._entry import Entry
+from ...wire._ack_subject import AckSubject
 
 # Messages that are remembered.
 _MAX_REMEMBERED: Final = 16_384
@@ -42,15 +42,14 @@ class Handled:
         """Return whether messages that are acknowledged now may have been delivered again."""
         return now >= self._late_after
 
-    def add(self, entry: Entry) -> None:
-        """Remember a message."""
-        origin = entry.origin
+    def add(self, origin: AckSubject) -> None:
+        """Remember the message of a delivery."""
         self._messages[origin.sequence, origin.timestamp] = None
         if len(self._messages) > _MAX_REMEMBERED:
             self._messages.popitem(last=False)
 
-    def __contains__(self, entry: Entry) -> bool:
-        if not self._messages:
-            return False
-        origin = entry.origin
-        return (origin.sequence, origin.timestamp) in self._messages
+    def __contains__(self, origin: AckSubject | None) -> bool:
+        return origin is not None and (origin.sequence, origin.timestamp) in self._messages
+
+    def __len__(self) -> int:
+        return len(self._messages)

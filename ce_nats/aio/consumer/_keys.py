@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ...wire._ack_subject import AckSubject
 from .._jetstream_api import Progress
 from ._entry import Entry
 from ._key_order import Continuity, KeyOrder
@@ -58,16 +59,15 @@ class Keys:
             return max(1, min(most, self.missing))
         return 1 if now >= self._not_before else 0
 
-    def receive(self, entry: Entry, now: float, *, is_known: bool) -> None:
+    def receive(self, origin: AckSubject, now: float, *, is_known: bool) -> None:
         """
         Note a delivery.
 
         Args:
-            entry: The message.
+            origin: Its metadata.
             now: Time in seconds.
             is_known: Whether it is in flight: then it is a new one for a server that has lost its last state.
         """
-        origin = entry.origin
         self._continuity.receive(origin.consumer_sequence)
         if not self.is_complete:
             self._was_redelivered = origin.deliveries > 1 or is_known

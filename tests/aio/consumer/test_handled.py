@@ -1,30 +1,30 @@
 """Which messages are remembered, and when."""
 
-from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._handled import Handled
+from ce_nats.wire._ack_subject import AckSubject
 from tests.support.tables import each
 
 MOST_REMEMBERED = 16_384
 
 
-def entry_of(sequence, timestamp=1):
-    return Entry(sequence, 2, (b"a", f"$JS.ACK.S.c.2.{sequence}.9.{timestamp}.0".encode(), b"", None))
+def delivery(sequence, timestamp=1):
+    return AckSubject("S", "c", 2, sequence, 9, timestamp, 0)
 
 
 def test_message_is_remembered_by_sequence_and_time():
     handled = Handled()
-    assert entry_of(1) not in handled
-    handled.add(entry_of(1))
-    assert entry_of(1) in handled
-    assert entry_of(1, 2) not in handled
+    assert delivery(1) not in handled
+    handled.add(delivery(1))
+    assert delivery(1) in handled
+    assert delivery(1, 2) not in handled
 
 
 def test_number_of_remembered_messages_is_bounded():
     handled = Handled()
     for sequence in range(1, MOST_REMEMBERED + 2):
-        handled.add(entry_of(sequence))
-    assert entry_of(1) not in handled
-    assert entry_of(2) in handled
+        handled.add(delivery(sequence))
+    assert delivery(1) not in handled
+    assert delivery(2) in handled
 
 
 @each(
