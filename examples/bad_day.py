@@ -162,11 +162,11 @@ async def main(seconds: float, directory: pathlib.Path) -> None:
         await until_settled(js)
         statuses.append(await service.stop())
         [(stored, times)] = query(database, "SELECT count(*), sum(times) FROM bills")
-        reasons = Counter(
-            f"{DeadLetter.split(letter.headers)[0].reason} ({DeadLetter.split(letter.headers)[0].error})"
-            for batch in [batch async for batch in read_stream(js, "DEAD_DAY_BILLS")]
-            for letter in batch
-        )
+        reasons: Counter[str] = Counter()
+        async for batch in read_stream(js, "DEAD_DAY_BILLS"):
+            for letter in batch:
+                dead_letter, _ = DeadLetter.split(letter.headers)
+                reasons[f"{dead_letter.reason} ({dead_letter.error})"] += 1
     print(f"{stored} of {COUNT} bills are stored, by {times} calls that succeeded")
     print(f"exit statuses of {len(statuses)} services: {statuses}")
     for reason, count in sorted(reasons.items()):

@@ -38,7 +38,7 @@ from ce_nats.cli import app
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
-from tests.support.caching import NotAvailable
+from tests.support.caching import available
 from tests.support.forks import SPARK, forking
 from tests.support.lakehouse import JARS, lakehouse
 from tests.support.programs import streaming_server
@@ -137,7 +137,9 @@ class Place:
         server = stack.enter_context(NatsServer(jetstream=True))
         self._addresses = {DEFAULT_URL: server.url}
         if page in WITH_STREAMING:
-            streaming = stack.enter_context(StreamingServer(_streaming_server(), over=server.url))
+            streaming = stack.enter_context(
+                StreamingServer(available(streaming_server, "nats-streaming-server"), over=server.url)
+            )
             self._addresses[DEFAULT_MONITOR] = streaming.monitor
         commands = directory / "bin"
         commands.mkdir(parents=True, exist_ok=True)
@@ -184,13 +186,6 @@ class Place:
             done = self.run("sh", "-c", self.here(command))
             lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
             assert lines == self.here(expected).splitlines(), command
-
-
-def _streaming_server() -> Path:
-    try:
-        return streaming_server()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-streaming-server: {missing}")
 
 
 def test_pages_were_found() -> None:
@@ -320,10 +315,7 @@ def test_examples_with_spark(
 def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
     """They run in an environment with Delta and Iceberg, with the same versions as examples/lakehouse."""
     assert [jar for jar in JARS if jar not in page.program] == []
-    try:
-        environment = lakehouse()
-    except NotAvailable as missing:
-        pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
+    environment = available(lakehouse, "Spark with Delta and Iceberg")
     with ExitStack() as stack:
         place = Place(page, tmp_path / "here", sys.executable, stack)
         (place.directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)

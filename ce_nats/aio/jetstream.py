@@ -37,7 +37,7 @@ from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
 from .core._publish import as_nats_headers, check_size
 from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, TimeToLive, event_id, prepare_for_stream
-from .publishing._stream_lookup import late_error, publish_with_retry
+from .publishing._stream_lookup import find_reason, late_error, publish_with_retry
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
@@ -123,7 +123,7 @@ async def publish(
         try:
             return await answered(nc, subject, lambda: publish_with_retry(js, subject, message.data, headers, seconds))
         except nats.errors.TimeoutError as error:
-            raise await late_error(nc, api_prefix(js), subject, seconds) from error
+            raise late_error(subject, await find_reason(nc, api_prefix(js), subject, seconds)) from error
         except (AttributeError, TypeError, ValueError) as error:
             # Another subscriber of the subject may have replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ce_nats import to_nats_message
-from tests.support.caching import NotAvailable
+from tests.support.caching import available
 from tests.support.lakehouse import ROOT, lakehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -49,10 +49,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def environment():
-    try:
-        return lakehouse()
-    except NotAvailable as missing:
-        pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
+    return available(lakehouse, "Spark with Delta and Iceberg")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from functools import lru_cache
 import pytest
 
 from ce_nats.testing import NatsServer
-from tests.support.caching import BuildFailedError, NotAvailable
+from tests.support.caching import BuildFailedError, NotAvailable, available
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 
@@ -20,10 +20,7 @@ def server() -> Iterator[NatsServer]:
 @pytest.fixture(scope="session")
 def streaming(server: NatsServer) -> Iterator[StreamingServer]:
     """A streaming server connected to ``server``; skips the test if it is not available."""
-    try:
-        executable = streaming_server()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-streaming-server: {missing}")
+    executable = available(streaming_server, "nats-streaming-server")
     with StreamingServer(executable, over=server.url) as streaming:
         yield streaming
 

@@ -13,7 +13,7 @@ import pytest
 
 from ce_nats.conformance import Case, Command, Result, Verdict, load_cases
 from tests.support import caching, programs
-from tests.support.caching import BuildFailedError, NotAvailable
+from tests.support.caching import BuildFailedError, NotAvailable, available
 
 from . import judge, peers
 from .faults import faults
@@ -29,10 +29,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_results_equal_the_page(judged: Judged) -> None:
     """Each case has the result, the faults and the causes on the page."""
-    try:
-        program = judged.program()
-    except NotAvailable as missing:
-        pytest.skip(f"no {judged.name}: {missing}")
+    program = available(judged.program, judged.name)
     found, kept = judge.run(judged, program, load_cases()), judge.read_summaries()[judged.key]
     different = {one for one in {*found, *kept} if found.get(one) != kept.get(one)}
     assert {one: found.get(one) for one in different} == {one: kept.get(one) for one in different}

@@ -7,7 +7,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from tests.support.caching import NotAvailable, run
+from tests.support.caching import available, run
 from tests.support.programs import nats_core_python
 
 ROOT = Path(__file__).parents[2]
@@ -16,10 +16,7 @@ THREE = range(3)  # received by a subscription, fetched by a consumer, read from
 
 @pytest.fixture(scope="module")
 def python():
-    try:
-        return nats_core_python()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-core: {missing}")
+    return available(nats_core_python, "nats-core")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ce_nats import ContentMode, aio
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
-from tests.support.caching import NotAvailable
+from tests.support.caching import available
 from tests.support.programs import nats_server
 from tests.support.strategies import plain_event
 
@@ -47,10 +47,7 @@ async def _core_and_streams(connection: Client) -> None:
 
 
 def _executable(version: str | None) -> Path | None:
-    try:
-        return None if version is None else nats_server(version)
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-server {version}: {missing}")
+    return None if version is None else available(lambda: nats_server(version), f"nats-server {version}")
 
 
 async def _publish_and_subscribe(connection: Client) -> None:

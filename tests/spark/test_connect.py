@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ce_nats.spark import cloudevent, deduplicate, explode_cloudevents, from_nats, register, to_nats
 from ce_nats.spark._workers import check_workers
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
-from tests.support.caching import NotAvailable, python_environment
+from tests.support.caching import available, python_environment
 from tests.support.needs import limits
 from tests.support.spark_rows import MESSAGES, ROWS
 
@@ -88,10 +88,7 @@ def test_pyspark_client(connect_url: str, expected: list[str]) -> None:
     """This package has only Spark Connect, without a SparkContext."""
     if limits is None:
         pytest.skip("the server is older than the client, 4.2")
-    try:
-        python = python_environment("pyspark-client", CLIENT)
-    except NotAvailable as missing:
-        pytest.skip(f"no pyspark-client: {missing}")
+    python = available(lambda: python_environment("pyspark-client", CLIENT), "pyspark-client")
     (packages,) = python.parents[1].glob("lib/*/site-packages")
     assert list(packages.glob("pyspark_client-*.*-info"))
     assert not (packages / "py4j").exists()

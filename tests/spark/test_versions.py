@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.caching import NotAvailable, python_environment
+from tests.support.caching import available, python_environment
 
 pytestmark = pytest.mark.long
 
@@ -54,10 +54,7 @@ WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "fro
 
 
 def test_pyspark_4_0() -> None:
-    try:
-        python = python_environment("pyspark-4.0", PACKAGES)
-    except NotAvailable as missing:
-        pytest.skip(f"no pyspark 4.0: {missing}")
+    python = available(lambda: python_environment("pyspark-4.0", PACKAGES), "pyspark 4.0")
     assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.*-info"))
     variables = {**environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "PYTEST_ADDOPTS": ""}
     variables.pop("SPARK_HOME", None)  # it uses its own installation

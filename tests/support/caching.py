@@ -17,7 +17,11 @@ import tempfile
 import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import pytest
+
+T = TypeVar("T")
 
 # pip may take more than ten minutes to fill an empty cache on a busy machine.
 _SECONDS: Final = 3600
@@ -31,6 +35,14 @@ class NotAvailable(Exception):  # noqa: N818 - not an error, but a reason to ski
 
 class BuildFailedError(Exception):
     """A program does not build, or with CI=true cannot be downloaded; the text is the reason."""
+
+
+def available(find: Callable[[], T], name: str) -> T:
+    """Return a program, or skip the test with its name and the reason."""
+    try:
+        return find()
+    except NotAvailable as missing:
+        pytest.skip(f"no {name}: {missing}")
 
 
 def download_error(reason: str) -> Exception:

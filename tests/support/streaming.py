@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ce_nats.stan._monitor import Monitor
-from tests.support.caching import NotAvailable
+from tests.support.caching import available
 from tests.support.pausing import pause
 from tests.support.programs import streaming_server
 from tests.support.waiting import until
@@ -25,10 +25,7 @@ HEARTBEATS = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "20")
 @pytest.fixture(scope="session")
 def executable():
     """Path of the streaming server; skips the test if it is not available."""
-    try:
-        return streaming_server()
-    except NotAvailable as missing:
-        pytest.skip(f"no nats-streaming-server: {missing}")
+    return available(streaming_server, "nats-streaming-server")
 
 
 class StreamingServer:

@@ -24,14 +24,7 @@ from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCo
 from ...wire._ack_subject import AckSubject, parse_ack_subject
 from ...wire.nats import read_header_block
 from .._errors import delivery_errors
-from .._natspy import (
-    RawMessage,
-    on_drain,
-    receive_raw,
-    subscribe_raw,
-    subscription_id,
-    unsubscribe_and_drain,
-)
+from .._natspy import RawMessage, on_drain, receive_raw, subscribe_raw, subscription_id, unsubscribe_and_drain
 from .._permissions import ConnectionWatch, Denial
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.supervising import failure, supervise

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 from ...wire._ack_subject import AckSubject
 
-# Messages that are remembered.
+# Messages of which something is remembered.
 _MAX_REMEMBERED: Final = 16_384
 
 
@@ -45,11 +45,16 @@ class Handled:
     def add(self, origin: AckSubject) -> None:
         """Remember the message of a delivery."""
         self._messages[origin.sequence, origin.timestamp] = None
-        if len(self._messages) > _MAX_REMEMBERED:
-            self._messages.popitem(last=False)
+        limit(self._messages)
 
     def __contains__(self, origin: AckSubject | None) -> bool:
         return origin is not None and (origin.sequence, origin.timestamp) in self._messages
 
     def __len__(self) -> int:
         return len(self._messages)
+
+
+def limit(remembered: OrderedDict[Any, Any]) -> None:
+    """Forget the first entry if there are too many."""
+    if len(remembered) > _MAX_REMEMBERED:
+        remembered.popitem(last=False)

@@ -158,25 +158,35 @@ class Reporter:
             delivery: The delivery that it concerns, or None.
             is_final: Whether the message has ended without a handler.
         """
-        if self.call_hook(error, delivery) and not is_final:
+        if self._call_hook(error, delivery) and not is_final:
             return
         if delivery is not None and delivery._is_held:
             return
         exc_info = None if isinstance(error, (CeNatsError, Reject)) else error
         _log.error("%s%s: %s%s", self.target, _place(delivery), _text(error), _ending(delivery), exc_info=exc_info)
 
-    def call_hook(self, error: Exception, delivery: Attempt | None) -> bool:
+    def _call_hook(self, error: Exception, delivery: Attempt | None) -> bool:
         """Call the hook, and return whether there is one."""
         on_error = self._on_error
         if on_error is not None:
             guarded(lambda: on_error(error, delivery))
         return on_error is not None
 
-    def count(self, error: CeNatsError, delivery: Attempt, level: int = logging.WARNING) -> None:
-        """Log an error of many messages: the first one with its code and ending, then their number each minute."""
+    def count(self, error: CeNatsError, delivery: Attempt, *, is_warning: bool = False) -> None:
+        """
+        Log an error of many messages: the first one with its code and ending, then their number each minute.
+
+        Args:
+            error: The error.
+            delivery: The delivery that it concerns.
+            is_warning: Whether it is logged as a warning, and not passed to the hook.
+        """
         if self._tally.add(f"{error.code}{_ending(delivery)}", time.monotonic()):
+            level = logging.WARNING if is_warning else logging.ERROR
             _log.log(level, "%s%s: %s%s", self.target, _place(delivery), error, _ending(delivery))
             self._start_timer()
+        if not is_warning:
+            self._call_hook(error, delivery)
 
     def close(self) -> None:
         """Log the numbers of messages that are not logged yet."""

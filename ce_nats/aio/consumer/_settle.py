@@ -31,6 +31,7 @@ from ._binding import Binding
 from ._confirm import Confirmations
 from ._dead_letters import keeps_terminated, message_id, store
 from ._entry import Entry, Place
+from ._handled import limit
 from ._ledger import Ledger
 from ._outage import Outage
 from ._record import Recorder
@@ -40,8 +41,6 @@ _log: Final = logging.getLogger(__name__)
 
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
 _TAKEN: Final = Place.TAKEN
-# Number of messages whose failures are counted, and of dead letters that are recognized.
-_MAX_NOTED: Final = 16_384
 
 
 class Settler:
@@ -141,7 +140,7 @@ class Settler:
         if outcome is Outcome.FAILED:
             sequence = attempt._entry.sequence
             self._failures[sequence] = failures = self._failures.pop(sequence, 0) + 1
-            _limit(self._failures)
+            limit(self._failures)
         return decide(outcome, attempt._entry.arrival, self.policy, random_number(), failures=failures)
 
     def delay(self, attempt: Attempt) -> float:
@@ -249,7 +248,7 @@ class Settler:
             attempt.error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
             error = error if isinstance(error, Exception) else attempt.error
             decision = Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
-        if decision.action is Action.DEAD_LETTER and self._dead_letter is not None:
+        if self.is_stored(decision):
             decision = await self._store_or_retry(attempt, decision, error)
         if decision.action is Action.RETRY:
             await self._recorder.release({entry.sequence: entry.deliveries})
@@ -460,10 +459,7 @@ class Settler:
         if decision.reason in (Reason.PROCESS_ENDED, Reason.EXHAUSTED):
             self.reporter.report(error, attempt, is_final=True)
             return
-        is_lost = self._dead_letter is None
-        self.reporter.count(error, attempt, logging.ERROR if is_lost else logging.WARNING)
-        if is_lost:
-            self.reporter.call_hook(error, attempt)
+        self.reporter.count(error, attempt, is_warning=self._dead_letter is not None)
 
     def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
         if decision.action is Action.RETRY:
@@ -515,8 +511,7 @@ class Settler:
         attempt._ending = "it stays in the stream" if stays else "redelivered later"
         text = f"the consumer reads its dead letters again: it must not read what is published to {self._dead_letter!r}"
         error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
-        self.reporter.count(error, attempt, level=logging.ERROR)
-        self.reporter.call_hook(error, attempt)
+        self.reporter.count(error, attempt)
         return decision
 
     async def _store(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> CeNatsError | None:
@@ -534,7 +529,7 @@ class Settler:
             deliveries=attempt.deliveries,
         )
         self._letters[message_id(dead_letter, attempt.message)] = None
-        _limit(self._letters)
+        limit(self._letters)
         try:
             kept = await store(self._js, self._dead_letter, dead_letter, attempt.message, timeout=api_timeout(self._js))
         except (DeliveryError, EncodeError) as failure:
@@ -542,12 +537,6 @@ class Settler:
         if not kept.is_copied and not kept.is_reference:
             self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)
         return None
-
-
-def _limit(noted: OrderedDict[Any, Any]) -> None:
-    """Forget the first entry if there are too many."""
-    if len(noted) > _MAX_NOTED:
-        noted.popitem(last=False)
 
 
 def _code(error: BaseException | None) -> str:

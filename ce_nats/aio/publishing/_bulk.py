@@ -32,7 +32,7 @@ from .._util.pausing import pause
 from ..core._publish import check_sizes, flush
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
-from ._stream_lookup import LATE, PAUSE_SECONDS, Listeners, late_error
+from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
 from ._tally import PublishResult
 from ._token_acks import TokenAcks
 
@@ -378,9 +378,9 @@ class BulkPublisher:
 
     async def _late(self, client: Client) -> DeliveryError:
         subject = self._subject(min(self._pending))
-        if violation := ConnectionWatch.of(client).violation_since(self._progress_at):
-            return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {LATE}{violation}")
-        return await late_error(client, self._api_prefix, subject, self._ack_timeout)
+        violation = ConnectionWatch.of(client).violation_since(self._progress_at)
+        reason = violation or await find_reason(client, self._api_prefix, subject, self._ack_timeout)
+        return late_error(subject, reason)
 
     async def _give_up_connection(self, reason: DeliveryError) -> None:
         """

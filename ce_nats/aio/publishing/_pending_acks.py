@@ -30,7 +30,7 @@ from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import LATE, PAUSE_SECONDS, Listeners, late_error
+from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
 from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
@@ -91,7 +91,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._listeners = Listeners(nc, api_prefix)
         self._lookups: set[str] = set()
         self._look_again = 0.0
-        self._reasons: dict[str, DeliveryError | None] = {}  # why messages are not acknowledged, by subject
+        self._reasons: dict[str, str] = {}  # why messages are not acknowledged, by subject
         self._unyielded = 0
         self._loop: asyncio.AbstractEventLoop
         self._frames = FrameBuffer(nc)
@@ -360,8 +360,8 @@ class PendingAcks(AckWindow[PendingMessage]):
             self._fail(item.token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
             return
         violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-        late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: {LATE}{violation}")
-        self._fail(item.token, item.last_error or self._reasons.get(item.subject) or late)
+        late = late_error(item.subject, self._reasons.get(item.subject) or violation)
+        self._fail(item.token, item.last_error or late)
 
     def fail_if_too_large(self, item: PendingMessage) -> bool:
         """Fail a message if the server's ``max_payload`` was lowered below its size; return whether it failed."""
@@ -424,12 +424,11 @@ class PendingAcks(AckWindow[PendingMessage]):
         items, late = self.pending.values(), now + self._ack_timeout / 2
         for subject in {item.subject for item in items if item.was_sent and item.due < late and not item.last_error}:
             if subject not in self._reasons and len(self._reasons) < _MAX_REASONS:
-                self._reasons[subject] = None
+                self._reasons[subject] = ""
                 self.start_task(self._find_reason(subject))
 
     async def _find_reason(self, subject: str) -> None:
-        error = await late_error(self.nc, self._api_prefix, subject, self._ack_timeout)
-        self._reasons[subject] = error if not error.message.endswith(LATE) else None
+        self._reasons[subject] = await find_reason(self.nc, self._api_prefix, subject, self._ack_timeout)
 
     def _resend(self, item: PendingMessage, now: float) -> None:
         """Resend a message that is due, or fail it if it must not be resent."""

@@ -22,7 +22,6 @@ from .._jetstream_api import NO_JETSTREAM, StreamApi
 from .._natspy import api_prefix, client_of
 from .._util.pausing import pause
 
-LATE: Final = "no acknowledgement arrived in time"
 # Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
 # Timeout for the response of the API: there is none during an election of the meta leader.
@@ -112,9 +111,14 @@ class Listeners:
             raise NoStreamError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
 
 
-async def late_error(nc: Client, api_prefix: str, subject: str, timeout: float) -> DeliveryError:
+def late_error(subject: str, reason: str = "") -> DeliveryError:
+    """Return the error of a message that is not acknowledged in time; the reason begins with its punctuation."""
+    return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement arrived in time{reason}")
+
+
+async def find_reason(nc: Client, api_prefix: str, subject: str, timeout: float) -> str:
     """
-    Return the error of a message that is not acknowledged in time, with the reason if JetStream's API knows it.
+    Return the reason for :func:`late_error`, if JetStream's API knows it; else ``""``.
 
     Args:
         nc: An open connection.
@@ -123,7 +127,7 @@ async def late_error(nc: Client, api_prefix: str, subject: str, timeout: float) 
         timeout: Maximum seconds to wait for each response.
     """
     reason = await StreamApi(nc, api_prefix, min(timeout, _ANSWER_SECONDS)).why_unacknowledged(subject)
-    return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {LATE}" + (f": {reason}" if reason else ""))
+    return f": {reason}" if reason else ""
 
 
 async def publish_with_retry(

@@ -15,7 +15,7 @@ from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.extensions.expiry import time_to_live
 from ce_nats.extensions.tracing import TraceContext, trace_of_headers
 from ce_nats.testing import NatsServer
-from tests.support.caching import NotAvailable
+from tests.support.caching import available
 from tests.support.programs import nats_server
 from tests.support.reading import read
 from tests.support.tables import each
@@ -302,10 +302,7 @@ async def test_custom_time_to_live_is_checked(js, subject, make_event, wrong):
 
 async def test_older_server_is_an_error(make_event):
     """It would ignore the header, store the message, and never delete it."""
-    try:
-        executable = nats_server("2.10.26")
-    except NotAvailable as missing:
-        pytest.skip(str(missing))
+    executable = available(lambda: nats_server("2.10.26"), "nats-server 2.10.26")
     with NatsServer(jetstream=True, executable=executable) as server:
         async with connect(server.url) as nc:
             js = nc.jetstream()
