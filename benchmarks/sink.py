@@ -2,10 +2,10 @@
 Compare publishing events to a stream: rows of Spark, and the same events with the Publisher of ce_nats.
 
 The rows have the attributes and the data of the typical events of ``benchmarks.codec``, cached by Spark; the Publisher
-publishes the same events. The sink writes with one task, with two tasks, and without acknowledgements. The time of
-Spark includes planning and starting tasks. "Alone" is the writer of a task in this process, without Spark, so that its
+publishes the same events. The sink writes with one task and with two tasks. The time of Spark includes planning and
+starting tasks. "Alone" is the writer of a task in this process, without Spark, so that its
 CPU time can be measured. Each round runs all of them, in alternating order; ratios are computed within a round, and the
-median over all rounds is shown. The stream is purged before each run.
+median over all rounds is shown. The stream is purged before each run, and counted after it.
 
 ``python -m benchmarks.sink [--rounds N] [--messages N] [--window N] [--structured] [--markdown]``
 """
@@ -83,11 +83,9 @@ class Bench:
         """Return functions that publish all events, and return the CPU seconds of their processes."""
         return {
             PUBLISHER: self.publish,
-            "sink, alone": lambda: self.write_alone(acks="true"),
-            "sink, alone, acks=false": lambda: self.write_alone(acks="false"),
-            "Spark, 1 partition": lambda: self.write(1, "true"),
-            "Spark, 2 partitions": lambda: self.write(2, "true"),
-            "Spark, 1 partition, acks=false": lambda: self.write(1, "false"),
+            "sink, alone": self.write_alone,
+            "Spark, 1 partition": lambda: self.write(1),
+            "Spark, 2 partitions": lambda: self.write(2),
         }
 
     def publish(self) -> float:
@@ -103,23 +101,26 @@ class Bench:
         asyncio.run(run())
         return time.process_time() - began
 
-    def options(self, acks: str) -> dict[str, str]:
-        return {"url": self._url, "contentMode": str(self._mode), "maxPending": str(self._window), "acks": acks}
+    def options(self) -> dict[str, str]:
+        return {"url": self._url, "contentMode": str(self._mode), "maxPending": str(self._window)}
 
-    def write_alone(self, *, acks: str) -> float:
-        writer = NatsWriter(Target.from_options(self.options(acks), self._schema))
+    def write_alone(self) -> float:
+        writer = NatsWriter(Target.from_options(self.options(), self._schema))
         began = time.process_time()
         written: Any = writer.write(iter(self._batches))
         assert (written.messages, written.duplicates) == (self._messages, 0)
         return time.process_time() - began
 
-    def write(self, partitions: int, acks: str) -> float:
-        self._frames[partitions].write.format("nats").mode("append").options(**self.options(acks)).save()
+    def write(self, partitions: int) -> float:
+        self._frames[partitions].write.format("nats").mode("append").options(**self.options()).save()
         return float("nan")
 
 
-async def purge(url: str) -> None:
+async def purge(url: str, expected: int) -> None:
+    """Purge the stream, which must have the number of messages that were published."""
     nc = await nats.connect(url)
+    state = (await nc.jetstream().stream_info("BENCH")).state
+    assert state.messages == expected, f"{state.messages} messages are stored, not {expected}"
     await nc.jetstream().purge_stream("BENCH")
     await nc.close()
     await asyncio.sleep(0.3)  # longer than the duplicate window
@@ -131,12 +132,13 @@ async def make_stream(url: str, storage: str) -> None:
     await nc.close()
 
 
-def measured(url: str, run: Callable[[], float]) -> tuple[float, float]:
+def measured(url: str, run: Callable[[], float], messages: int) -> tuple[float, float]:
     """Return the seconds and the CPU seconds of a run on an empty stream."""
-    asyncio.run(purge(url))
     began = time.perf_counter()
     cpu = run()
-    return time.perf_counter() - began, cpu
+    seconds = time.perf_counter() - began
+    asyncio.run(purge(url, messages))
+    return seconds, cpu
 
 
 def main() -> None:
@@ -154,11 +156,11 @@ def main() -> None:
         asyncio.run(make_stream(server.url, arguments.storage))
         variants = Bench(spark, server.url, arguments).variants()
         for run in variants.values():
-            measured(server.url, run)
+            measured(server.url, run, arguments.messages)
         results = []
         for number in track(range(arguments.rounds), "rounds", console=Console(stderr=True)):
             order = list(variants) if number % 2 == 0 else list(reversed(variants))
-            results.append({name: measured(server.url, variants[name]) for name in order})
+            results.append({name: measured(server.url, variants[name], arguments.messages) for name in order})
     spark.stop()
     show(results, arguments)
 

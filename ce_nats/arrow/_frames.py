@@ -44,11 +44,8 @@ def frames(subjects: pa.Array, lines: pa.Array, payloads: pa.Array, first: int, 
     blocks = pc.if_else(has_headers, _join("NATS/1.0\r\n", lines, "\r\n"), "")
     header_sizes = pc.binary_length(blocks)
     sizes = pc.add(header_sizes, pc.binary_length(payloads))
-    if reply_prefix:
-        numbers = pa.array(range(first, first + count), pa.int64()).cast(pa.string())
-        replies = _join(f" {reply_prefix}", numbers, " ")
-    else:
-        replies = pa.repeat(pa.scalar(" "), count)
+    numbers = pa.array(range(first, first + count), pa.int64()).cast(pa.string())
+    replies = _join(f" {reply_prefix}", numbers, " ")
     operation: pa.Array | str = "HPUB "
     header_texts = _join(header_sizes.cast(pa.string()), " ")
     if not pc.all(has_headers).as_py():
@@ -58,7 +55,7 @@ def frames(subjects: pa.Array, lines: pa.Array, payloads: pa.Array, first: int, 
     empty = pa.scalar(b"", pa.binary())
     whole = pc.binary_join_element_wise(before.cast(pa.binary()), payloads, pa.scalar(b"\r\n", pa.binary()), empty)
     _, offsets, octets = whole.buffers()
-    reply_size = len(f"{reply_prefix}{first + count - 1}") if reply_prefix else 0
+    reply_size = len(f"{reply_prefix}{first + count - 1}")
     return Frames(
         memoryview(octets or b""),
         _integers(offsets, count + 1),

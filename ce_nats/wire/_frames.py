@@ -57,11 +57,11 @@ def frames_of(messages: Sequence[tuple[NatsMessage, bytes]], first: int, reply_p
     Args:
         messages: Messages whose subjects were checked, and their header blocks; ``b""`` without headers.
         first: Number of the first message.
-        reply_prefix: Reply subjects without their last token, and with a dot at the end; ``""`` for no reply subjects.
+        reply_prefix: Reply subjects without their last token, and with a dot at the end.
     """
     pieces, bounds, reply = [], [0], ""
     for number, (message, block) in enumerate(messages, first):
-        reply = f"{reply_prefix}{number}" if reply_prefix else ""
+        reply = f"{reply_prefix}{number}"
         piece = write_publish(message.subject, message.data, block, reply)
         pieces.append(piece)
         bounds.append(bounds[-1] + len(piece))

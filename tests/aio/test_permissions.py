@@ -265,12 +265,11 @@ async def test_denied_acknowledgements_fail_a_publisher(connected, make_event):
 
 
 @pytest.mark.usefixtures("work")
-@pytest.mark.parametrize("acknowledged", [True, False])
-async def test_denial_fails_the_sink(server, acknowledged):
+async def test_denial_fails_the_sink(server):
     async def connect(client):
         await client.connect(server.url, user="publisher", password="p")
 
-    async with BulkPublisher(connect, acknowledged=acknowledged, retry_timeout=LONG) as publisher:
+    async with BulkPublisher(connect, retry_timeout=LONG) as publisher:
         assert (await publisher.publish([NatsMessage("Work.one", b"1")])).messages == 1
         async with denied("publish", "'Work.denied.2'"):
             await publisher.publish([NatsMessage("Work.one", b"1"), NatsMessage("Work.denied.2", b"2")])

@@ -25,11 +25,10 @@ from ...subjects import check_subject
 from ...wire._frames import Frames, frames_of
 from ...wire.nats import encode_header_block
 from .._connect import disconnect
-from .._errors import delivery_errors
 from .._natspy import send_publish
 from .._permissions import ConnectionWatch, Denial
 from .._util.pausing import pause
-from ..core._publish import check_sizes, flush
+from ..core._publish import check_sizes
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
@@ -51,7 +50,6 @@ class BulkPublisher:
 
     Args:
         connect: Function that connects a new client; raises DeliveryError.
-        acknowledged: False publishes to core NATS, which does not confirm delivery.
         window: Maximum number of unacknowledged messages.
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to retry without progress.
@@ -65,14 +63,12 @@ class BulkPublisher:
         self,
         connect: Callable[[Client], Awaitable[None]],
         *,
-        acknowledged: bool = True,
         window: int = 500,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
         api_prefix: str = "$JS.API",
     ) -> None:
         self._connect = connect
-        self._acknowledged = acknowledged
         self._window = window
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
@@ -99,7 +95,6 @@ class BulkPublisher:
         self._resent: set[int] = set()
         self._retries: dict[int, float] = {}
         self._no_responders: dict[int, str] = {}
-        self._unconfirmed = 0
         self._failure: Exception | None = None
         self._last_error: DeliveryError | None = None
 
@@ -131,14 +126,20 @@ class BulkPublisher:
         await self.drain()
         return PublishResult(self._messages - messages_before, self._duplicates - duplicates_before)
 
+    @property
+    def max_payload(self) -> int:
+        """Maximum number of bytes of a message, of the server of the last connection."""
+        assert self._client is not None
+        return self._client.max_payload
+
     async def reply_prefix(self) -> str:
         """
-        Return the reply subjects of messages without the number, which is their last token; ``""`` on core NATS.
+        Connect, and return the reply subjects of messages without the number, which is their last token.
 
         Raises:
             DeliveryError: ``connection-failed`` or ``authentication-failed``, repeatedly for ``retry_timeout`` seconds.
         """
-        if not self._prefix and self._acknowledged:
+        if not self._prefix:
             self._start_clock()
             await self._connected()
         return self._prefix
@@ -162,10 +163,7 @@ class BulkPublisher:
         try:
             self._start_clock()
             self._check_sizes([frames], await self._connected())
-            if self._acknowledged:
-                await self._send_in_window(frames)
-            else:
-                await self._send_without_acks(frames)
+            await self._send_in_window(frames)
         except EncodeError:
             raise
         except BaseException:
@@ -176,7 +174,7 @@ class BulkPublisher:
 
     async def drain(self) -> PublishResult:
         """
-        Wait until all frames are acknowledged, or on core NATS received, and return the number of messages so far.
+        Wait until all frames are acknowledged, and return the number of messages so far.
 
         Raises:
             EncodeError: As :meth:`send` does, if the server's limits have changed.
@@ -187,10 +185,6 @@ class BulkPublisher:
             while self._pending:
                 await self._connected()
                 await self._wait()
-            if self._unconfirmed and self._client is not None:
-                await flush(self._client)
-                self._messages += self._unconfirmed
-                self._unconfirmed = 0
         except BaseException:
             self._forget()
             raise
@@ -205,14 +199,13 @@ class BulkPublisher:
         self._progress_at = self._progress_at + now - self._active_until if self._pending else now
 
     def _check_sizes(self, frames: Iterable[Frames], client: Client) -> None:
-        limit = MAX_HEADER_BYTES if self._acknowledged else None
         for some in frames:
             try:
-                check_sizes(*some.largest, client.max_payload, limit)
+                check_sizes(*some.largest, client.max_payload, MAX_HEADER_BYTES)
             except EncodeError:
                 for index, (header_size, size) in enumerate(zip(some.header_sizes, some.sizes)):
                     length = len(some.subject(index).encode())
-                    check_sizes(header_size, size, length, client.max_payload, limit)
+                    check_sizes(header_size, size, length, client.max_payload, MAX_HEADER_BYTES)
                 raise
 
     async def _send_in_window(self, frames: Frames) -> None:
@@ -238,19 +231,6 @@ class BulkPublisher:
             self._next_unsent = end
             await self._write(client, frames, start, stop)
             await asyncio.sleep(0)  # nats-py writes and reads
-            start = stop
-
-    async def _send_without_acks(self, frames: Frames) -> None:
-        assert self._client is not None
-        self.next_number = frames.end
-        start, total = 0, len(frames)
-        while start < total:
-            stop = frames.fitting(start, total, _PIECE_BYTES)
-            with delivery_errors(frames.subject(start), self._client):
-                self._unconfirmed += stop - start
-                piece = frames.piece(start, stop)
-                await send_publish(self._client, piece, len(piece), stop - start)
-            await asyncio.sleep(0)  # nats-py writes
             start = stop
 
     async def _write(self, client: Client, frames: Frames, start: int, stop: int) -> None:
@@ -405,20 +385,17 @@ class BulkPublisher:
             DeliveryError: It is not possible to connect.
         """
         while self._client is None or not self._client.is_connected:
-            if self._unconfirmed and self._client is not None:
-                raise ConnectionWatch.of(self._client).closed_error("messages without acknowledgement")
             await self._disconnect()
             client = Client()
             try:
                 await self._connect(client)
                 self._client = client
-                if self._acknowledged:
-                    await self._open_acks(client)
-                    self._check_sizes(self._frames if self._pending else (), client)
-                    # Those that wait for a retry were not stored.
-                    self._resent |= self._pending.difference(self._retries)
-                    self._retries.clear()
-                    await self._resend(sorted(self._pending))
+                await self._open_acks(client)
+                self._check_sizes(self._frames if self._pending else (), client)
+                # Those that wait for a retry were not stored.
+                self._resent |= self._pending.difference(self._retries)
+                self._retries.clear()
+                await self._resend(sorted(self._pending))
             except EncodeError:
                 await self._disconnect()
                 self._forget()

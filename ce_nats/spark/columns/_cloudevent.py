@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ...codec.attributes import check_extension_name
 from ...errors import EncodeError, preview
+from ._json import json_text
 
 _SPECVERSION: Final = "1.0"
 # Characters of sources, schemas and media types that names of columns rarely have.
@@ -54,8 +55,9 @@ def cloudevent(
         type: Type, STRING.
         data: Data. STRING is text; if ``datacontenttype`` is JSON or NULL, it is JSON text and is sent verbatim.
             BINARY is sent unchanged. A struct, an array, a map, a VARIANT or a value of any other type is written as
-            JSON by ``to_json()``, which omits NULL fields of structs; ``F.to_json(data, {"ignoreNullFields":
-            "false"})`` as STRING keeps them. NULL means no data.
+            JSON by ``to_json()``: a TIMESTAMP in RFC 3339 in UTC, with microseconds, and no NULL fields of structs;
+            ``F.to_json(data, {"ignoreNullFields": "false"})`` as STRING keeps them. NaN, Infinity and two fields of the
+            same name are ``invalid-data``. NULL means no data.
         subject: Attribute ``subject``, STRING. It is not the NATS subject, which is a column or an option of the sink.
         time: Time, TIMESTAMP, or STRING in RFC 3339.
         datacontenttype: Media type of the data, STRING. If it is NULL, ``application/json`` is added to the event,
@@ -99,16 +101,9 @@ def _data_fields(data: Column) -> list[Column]:
     return [
         # Every type can be cast to STRING, as the types of unused branches are checked as well. It keeps the bytes.
         F.when(is_binary, text.cast("binary")).alias("data"),
-        F.when(is_text, text).when(~is_binary & data.isNotNull(), _json(data)).alias("data_text"),
+        F.when(is_text, text).when(~is_binary & data.isNotNull(), json_text(data)).alias("data_text"),
         (~is_binary & ~is_text).alias("is_json"),
     ]
-
-
-def _json(value: Column) -> Column:
-    """Return JSON text of a value of any type; ``to_json()`` accepts only containers, also in unused branches."""
-    array = F.to_json(F.array(value))
-    # transform() evaluates its argument once.
-    return F.transform(F.array(array), lambda text: F.substring(text, F.lit(2), F.length(text) - 2))[0]
 
 
 def _column(name: str, given: object) -> Column:

@@ -3,20 +3,27 @@ Encode batches of rows as publish frames, in workers.
 
 Columns are encoded as a whole. Rows that this does not cover are encoded one by one by the codec, which raises the
 errors.
+
+Messages that are not events get a ``Nats-Msg-Id`` too, so that a retried task does not store them again: of the write,
+the task, the number of the row, and a digest. If the rows arrive in another order in a retry, the digest makes other
+ids: a row is then stored again, and never lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from hashlib import blake2b
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...aio.core._publish import check_sizes
+from ...aio.publishing._prepare import MAX_HEADER_BYTES
 from ...arrow._copies import copied_headers
-from ...arrow._encode import Encoded, encode
+from ...arrow._encode import Encoded, _join, encode
 from ...arrow._frames import frames, pieces
 from ...arrow._header_lines import encode_headers
 from ...arrow._headers import octets
@@ -32,6 +39,9 @@ from ...wire._frames import Frames
 from ..columns._rows import event_of, event_rows
 from ._row_columns import RowColumns
 
+# Lines of a header block with a Nats-Msg-Id.
+_HAS_ID: Final = f"(?m)^{MSG_ID}: "
+_DIGEST_BYTES: Final = 8
 _INSTEAD: Final = "write a column event, which is encoded, or an array of headers, which is sent unchanged"
 
 
@@ -43,7 +53,9 @@ class RowEncoder:
         columns: Columns of the rows.
         subject: Subject of rows without one, for events also a template; or ``""``.
         content_mode: Content mode of events.
-        dedup: Whether events get a ``Nats-Msg-Id``.
+        dedup: Whether messages get a ``Nats-Msg-Id``.
+        row_ids: First part of the ids of messages that are not events, unique for the write and the task.
+        reject: Called with a row, as a batch of one, and the reason why it cannot be encoded; None raises the reason.
         keep_instructions: Whether headers that instruct the server are sent.
 
     Attributes:
@@ -58,9 +70,14 @@ class RowEncoder:
         content_mode: ContentMode,
         *,
         dedup: bool,
+        row_ids: str = "",
+        reject: Callable[[pa.RecordBatch, EncodeError], None] | None = None,
         keep_instructions: bool = False,
     ) -> None:
         self.stripped = self.markers = 0
+        self._next = 0
+        self._row_ids = row_ids
+        self._reject = reject
         self._keeps_instructions = keep_instructions
         indexes = {name: index for name, index in asdict(columns).items() if index is not None}
         self._used = list(indexes.values())
@@ -69,31 +86,54 @@ class RowEncoder:
         self._mode = content_mode
         self._dedup = dedup
 
-    def frames(self, batches: Iterable[pa.RecordBatch], reply_prefix: str) -> Iterator[Frames]:
+    def frames(
+        self, batches: Iterable[pa.RecordBatch], reply_prefix: str, max_payload: int | None = None
+    ) -> Iterator[Frames]:
         """
         Yield the frames of batches, numbered from 0 on.
 
         Args:
             batches: Rows.
             reply_prefix: As for :func:`ce_nats.wire._frames.frames_of`.
+            max_payload: Maximum number of bytes of a message; None sets no limit.
 
         Raises:
-            EncodeError: ``invalid-subject``, ``forbidden-subject``, ``invalid-header-name`` or
-                ``invalid-header-value``; for events, the errors of ``to_nats_message``.
+            EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-subject``, ``forbidden-subject``,
+                ``invalid-header-name`` or ``invalid-header-value``; for events, the errors of ``to_nats_message``.
         """
-        first = 0
         for batch in batches:
-            for piece in map(self._copied, pieces(batch.select(self._used))):
-                if piece.num_rows:
-                    made = frames(*self.messages(piece), first, reply_prefix)
-                    yield made
-                    first = made.end
+            for piece in pieces(batch):
+                yield from self._frames(*self._copied(piece), reply_prefix, max_payload)
 
-    def _copied(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that are sent, with the headers that are sent."""
+    def _frames(
+        self, rows: pa.RecordBatch, batch: pa.RecordBatch, reply_prefix: str, max_payload: int | None
+    ) -> Iterator[Frames]:
+        """Yield the frames of a batch, in pieces without the rows that are rejected."""
+        if not batch.num_rows:
+            return
+        try:
+            made = frames(*self._with_ids(*self.messages(batch)), self._next, reply_prefix)
+            if max_payload is not None:
+                check_sizes(*made.largest, max_payload, MAX_HEADER_BYTES)
+        except EncodeError as error:
+            if self._reject is None:
+                raise
+            if batch.num_rows == 1:
+                self._reject(rows, error)
+                return
+            half = batch.num_rows // 2
+            for start, count in (0, half), (half, batch.num_rows - half):
+                yield from self._frames(rows.slice(start, count), batch.slice(start, count), reply_prefix, max_payload)
+            return
+        self._next = made.end
+        yield made
+
+    def _copied(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the rows that are sent, and of them the used columns, with the headers that are sent."""
+        batch = rows.select(self._used)
         index = self._columns.headers
         if index is None:
-            return batch
+            return rows, batch
         headers, stripped, markers = copied_headers(batch.column(index), keep_instructions=self._keeps_instructions)
         self.stripped += stripped
         if stripped or markers is not None:
@@ -101,8 +141,24 @@ class RowEncoder:
             batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         if markers is not None:
             self.markers += pc.sum(markers).as_py()
-            batch = batch.filter(pc.invert(markers))
-        return batch
+            are_sent = pc.invert(markers)
+            rows, batch = rows.filter(are_sent), batch.filter(are_sent)
+        return rows, batch
+
+    def _with_ids(self, subjects: pa.Array, lines: pa.Array, payloads: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Add a ``Nats-Msg-Id`` to the lines of messages without one."""
+        if self._dedup and self._columns.event is None:
+            has_id = pc.match_substring_regex(lines, _HAS_ID)
+            rows = zip(subjects.to_pylist(), lines.to_pylist(), payloads.to_pylist(), has_id.to_pylist())
+            ids = [
+                None if known else self._row_id(number, *row) for number, (*row, known) in enumerate(rows, self._next)
+            ]
+            lines = _join(lines, pc.coalesce(_join(f"{MSG_ID}: ", pa.array(ids, pa.string()), "\r\n"), pa.scalar("")))
+        return subjects, lines, payloads
+
+    def _row_id(self, number: int, subject: str, lines: str, payload: bytes) -> str:
+        digest = blake2b(f"{subject}\0{lines}\0".encode() + payload, digest_size=_DIGEST_BYTES).hexdigest()
+        return f"{self._row_ids}-{number}-{digest}"
 
     def messages(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         """

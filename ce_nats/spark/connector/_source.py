@@ -131,7 +131,6 @@ class NatsDataSource(DataSource, metaclass=Shipped):
 
     - ``subject``: subject of rows without one.
     - ``contentMode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
-    - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
     - ``maxPending``: maximum number of unacknowledged messages of a task, 500 by default.
     - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events without one.
     """

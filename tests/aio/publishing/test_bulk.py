@@ -8,7 +8,7 @@ import nats
 import pytest
 
 from ce_nats import EncodeError, Headers, NatsMessage
-from ce_nats.aio import PublishResult, flush
+from ce_nats.aio import PublishResult
 from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
@@ -361,45 +361,3 @@ async def test_limit_is_that_of_the_server():
         assert await publish(connecting_to(server.url), [fits]) == PublishResult(1, 0)
         with pytest.raises(EncodeError, match="at most 1000 bytes"):
             await publish(connecting_to(server.url), [larger])
-
-
-# --- Core NATS -------------------------------------------------------------------------------------------------------
-
-
-async def test_core_nats_needs_no_acknowledgement(connect, nc, subject):
-    subscription = await nc.subscribe(subject)
-    await flush(nc)
-    headers = Headers({"name": "v" * 2**16})  # more than a stream stores
-    sent = await publish(
-        connect, [*numbered(subject, range(999)), NatsMessage(subject, b"x", headers)], acknowledged=False
-    )
-    assert sent == PublishResult(1_000, 0)
-    messages = [await subscription.next_msg(timeout=SECONDS) for _ in range(1_000)]
-    assert [message.data for message in messages] == [*(b"%d" % number for number in range(999)), b"x"]
-    assert messages[-1].headers == dict(headers.items())
-    assert all(message.reply == "" for message in messages)
-
-
-async def test_core_nats_checks_limits(connect, subject):
-    with pytest.raises(EncodeError) as info:
-        await publish(connect, [NatsMessage(subject, bytes(2**20 + 1))], acknowledged=False)
-    assert info.value.code == "payload-too-large"
-
-
-@pytest.mark.faults
-async def test_core_nats_needs_a_server(own_server):
-    clients = []
-
-    async def connect(client):
-        clients.append(client)
-        await connecting_to(own_server.url)(client)
-
-    async with BulkPublisher(connect, acknowledged=False, retry_timeout=0.3) as publisher:
-        assert await publisher.publish([NatsMessage("s", b"")]) == PublishResult(1, 0)
-        own_server.kill()
-        for _ in range(1_000):
-            if clients[0].is_closed:
-                break
-            await asyncio.sleep(0.01)
-        with pytest.raises(DeliveryError, match="cannot connect"):
-            await asyncio.wait_for(publisher.publish([NatsMessage("s", b"")]), SECONDS)

@@ -31,6 +31,11 @@ DATA = [
     ),
     ("named_struct('a', 'ü]')", JSON, '{"a":"ü]"}'.encode(), JSON),
     ("array(array(1, null))", None, b"[[1,null]]", JSON),
+    (
+        "named_struct('at', timestamp'2020-01-02 03:04:05.123456Z', 'local', timestamp_ntz'2020-01-02 03:04:05')",
+        *(None, b'{"at":"2020-01-02T03:04:05.123456Z","local":"2020-01-02T03:04:05.000000"}', JSON),
+    ),
+    ("map(1.5D, interval 1 day)", None, b'{"1.5":"INTERVAL \'1\' DAY"}', JSON),
     ("map('a', X'00')", None, b'{"a":"AA=="}', JSON),
     ("parse_json('{\"a\": [1.50, null]}')", None, b'{"a":[1.5,null]}', JSON),
     ("parse_json('null')", None, b"null", JSON),
@@ -79,6 +84,34 @@ def test_data_that_its_media_type_excludes(spark: SparkSession, mode: str) -> No
     cases = [("named_struct('a', 1)", TEXT), ("5", OTHER), ("'no JSON'", None), ("'no JSON'", JSON)]
     events = [event_of(data=F.expr(data), datacontenttype=F.lit(kind)) for data, kind in cases]
     assert [found["error"] for found in encoded(spark, *events, mode=mode)] == ["invalid-data"] * len(cases)
+
+
+# A number, a name of the number in the table, and the error of the event.
+NUMBERS = [
+    ("1.5D", "n", None),
+    ("double('NaN')", "n", "invalid-data"),
+    ("-float('Infinity')", "sum(n)", "invalid-data"),
+    ("array(map('a', struct(struct(1, double('Infinity')), 1.0D)))", "n", "invalid-data"),
+    ("map(double('NaN'), 12.50BD)", "n", None),
+    ("cast(null as double)", "n", None),
+    ("double('NaN')", "a:b", "invalid-data"),
+    ("1.5D", "a,b", "invalid-data"),  # NaN may be the number, which has an ambiguous name
+    ("cast(1 as decimal(10, 2))", "a`<b", None),
+    ("struct(1 as text, 2 as n)", "n", None),
+    ("5", "text", "invalid-data"),
+]
+
+
+@needs_arrow_functions
+def test_numbers_and_names_that_json_does_not_have(spark: SparkSession) -> None:
+    """Not only in literals. A string may be "NaN"."""
+    for number, name, error in NUMBERS:
+        columns = F.expr(number).alias(name), F.lit("NaN").alias("text"), F.lit(None).cast("int").alias("none")
+        frame = spark.range(1).repartition(1).select(F.struct(*columns).alias("data"))
+        found = frame.select(to_nats(event_of(data=F.col("data"))).alias("m")).collect()[0]["m"]
+        assert found["error"] == error, (number, name)
+        if error is None:
+            assert json.loads(bytes(found["data"]))["text"] == "NaN"
 
 
 @needs_arrow_functions

@@ -287,15 +287,15 @@ def _texts(pair: Any) -> tuple[str, ...]:
     return tuple(value.decode() if isinstance(value, bytes) else value for value in values)
 
 
-def test_frames_without_headers_and_reply_subjects() -> None:
+def test_frames_without_headers() -> None:
     data = pa.array([b"x", b"", b"yz"])
     headers = pa.array([[], [{"key": "a", "value": "b"}], None])
     batch = pa.RecordBatch.from_arrays([pa.array(["a", "b", "c"]), headers, data], ["subject", "headers", "data"])
-    (frames,) = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).frames([batch], "")
+    (frames,) = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).frames([batch], "r.")
     assert bytes(frames.octets) == (
-        b"PUB a 1\r\nx\r\n" + b"HPUB b 18 18\r\nNATS/1.0\r\na: b\r\n\r\n\r\n" + b"PUB c 2\r\nyz\r\n"
+        b"PUB a r.0 1\r\nx\r\n" + b"HPUB b r.1 18 18\r\nNATS/1.0\r\na: b\r\n\r\n\r\n" + b"PUB c r.2 2\r\nyz\r\n"
     )
-    assert frames.largest == (18, 18, 1)
+    assert frames.largest == (18, 18, 4)
 
 
 @each(

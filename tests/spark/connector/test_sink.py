@@ -15,7 +15,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import MapType, StringType, StructType
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from ce_nats import ContentMode, EncodeError, Timestamp, from_nats_message, to_nats_message
 from ce_nats.spark import cloudevent, from_nats, to_nats
@@ -119,10 +119,34 @@ def test_resent_events_are_stored_again_without_dedup(spark: SparkSession, serve
     assert run(server, lambda js: js.stream_info("OUT")).state.messages == 6
 
 
+def test_a_repeated_task_stores_no_row_twice(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows without an id: equal rows are different messages, and rows in another order are stored again, not lost."""
+    columns = {"subject": ["out.a", "out.a", "out.b"], "data": [b"x", b"x", b"y"]}
+    batch = pa.record_batch(columns)
+    schema = StructType().add("subject", StringType()).add("data", BinaryType())
+
+    def writer() -> Any:
+        return NatsDataSource({"url": server.url}).writer(schema, overwrite=False)
+
+    first = writer()
+    caplog.set_level("INFO", "ce_nats")
+    for attempt in [batch], [batch.slice(0, 1), batch.slice(1)]:
+        first.commit([first.write(iter(attempt)), None])
+    assert [(message.subject, message.data) for message in stored(server)] == [*zip(*columns.values())]
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "sink: 3 messages were stored",
+        "sink: 0 messages were stored",
+    ]
+    first.write(iter([batch.take([2, 1, 0])]))
+    assert sorted(message.data for message in stored(server)) == [b"x", b"x", b"x", b"y", b"y"]
+    writer().write(iter([batch]))
+    assert len(stored(server)) == 8
+
+
 def test_other_columns(spark: SparkSession, server: NatsServer) -> None:
     """Headers in a map, data as STRING, no headers, and the subject from an option."""
-    write(spark.sql("select map('a', 'b') headers, 'ü' data"), server, subject="out.map")
-    write(spark.sql("select 'out.bare' subject, cast(null as binary) data"), server)
+    write(spark.sql("select map('a', 'b') headers, 'ü' data"), server, subject="out.map", dedup="false")
+    write(spark.sql("select 'out.bare' subject, cast(null as binary) data"), server, dedup="false")
     first, second = stored(server)
     assert (first.subject, first.headers, first.data) == ("out.map", {"a": "b"}, "ü".encode())
     assert (second.subject, second.headers, second.data) == ("out.bare", None, None)
@@ -155,7 +179,7 @@ def test_a_map_of_encoded_headers_is_sent_unchanged(
         ({"ce-a-b": "c"}, "invalid-attribute-name"),
     ],
 )
-@pytest.mark.parametrize("options", [{}, {"dedup": "false", "acks": "false"}], ids=["default", "core"])
+@pytest.mark.parametrize("options", [{}, {"dedup": "false"}], ids=["default", "no-dedup"])
 def test_a_map_of_headers_that_are_not_encoded_is_rejected(
     server: NatsServer, further: dict[str, str], reason: str, options: dict[str, str]
 ) -> None:
@@ -170,7 +194,7 @@ def test_a_map_of_headers_that_are_not_encoded_is_rejected(
 def test_an_array_of_headers_is_sent_unchanged(spark: SparkSession, server: NatsServer) -> None:
     """Messages that were read can be written, whether valid or not."""
     pairs = [("ce-id", "a 100%"), ("ce-a-b", "c")]
-    write(spark.createDataFrame([("out.x", pairs, bytearray(b"x"))], ROW), server)
+    write(spark.createDataFrame([("out.x", pairs, bytearray(b"x"))], ROW), server, dedup="false")
     (message,) = stored(server)
     assert message.headers == dict(pairs)
 
@@ -189,7 +213,7 @@ def test_rows_obey_no_instructions(spark: SparkSession, server: NatsServer) -> N
         ("out.b", [("Nats-Marker-Reason", "MaxAge")], bytearray(b"")),
     ]
     frame = spark.createDataFrame(rows, ROW)
-    write(frame, server)
+    write(frame, server, dedup="false")
     found = stored(server)
     assert [message.data for message in found] == [*(b"%d" % number for number in range(5)), b"copy"]
     assert found[-1].headers == {"a": "1"}
@@ -205,7 +229,7 @@ def test_content_mode_is_case_insensitive(spark: SparkSession, server: NatsServe
 
 def test_duplicated_headers_are_kept(spark: SparkSession, server: NatsServer) -> None:
     pairs = [("a", "1"), ("A", "2"), ("a", "3")]
-    write(spark.createDataFrame([("out.x", pairs, None)], ROW), server)
+    write(spark.createDataFrame([("out.x", pairs, None)], ROW), server, dedup="false")
     options = {"url": server.url, "stream": "OUT"}
     (row,) = spark.read.format("nats").options(**options).load().collect()
     assert [tuple(header) for header in row["headers"]] == pairs
@@ -297,7 +321,7 @@ def test_rows_become_events(spark: SparkSession, server: NatsServer) -> None:
     ],
 )
 def test_headers_in_binary(spark: SparkSession, server: NatsServer, headers: str) -> None:
-    write(spark.sql(f"select 'out.a' subject, {headers} headers"), server)
+    write(spark.sql(f"select 'out.a' subject, {headers} headers"), server, dedup="false")
     (row,) = spark.read.format("nats").options(url=server.url, stream="OUT").load().collect()
     assert [tuple(header) for header in row["headers"]] == [("a", "ü"), ("b", "1")]
 
@@ -346,25 +370,6 @@ def test_events_that_cannot_be_encoded_fail_with_their_code(
 ) -> None:
     with pytest.raises(Exception, match=reason):
         write(spark.sql(f"select 'out.a' subject, {event} event"), server)
-
-
-def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> None:
-    received = []
-
-    async def listen(js: Any) -> None:
-        subscription = await js._nc.subscribe("core.>")
-        await js._nc.flush()
-        listening.set()
-        received.extend([await subscription.next_msg(timeout=300) for _ in range(20)])
-
-    listening = threading.Event()
-    thread = threading.Thread(target=run, args=(server, listen))
-    thread.start()
-    assert listening.wait(60)
-    rows = [(f"core.{number}", [], bytearray(b"x")) for number in range(20)]
-    write(spark.createDataFrame(rows, ROW), server, acks="false")
-    thread.join(300)
-    assert {message.subject for message in received} == {subject for subject, _, _ in rows}
 
 
 @pytest.mark.parametrize(
@@ -422,7 +427,7 @@ def test_messages_that_cannot_be_sent_fail_with_the_reason(
         ("select 'a' data", {"subject": "out.{"}, "a subject template must be like"),
         ("select 'a' subject, '' data", {"maxPending": "0"}, "maxPending must be an integer from 1"),
         ("select 'a' subject, '' data", {"maxpendings": "1"}, "did you mean maxPending"),
-        ("select 'a' subject, '' data", {"acks": "maybe"}, "acks"),
+        ("select 'a' subject, '' data", {"dedup": "maybe"}, "option dedup must be"),
     ],
 )
 def test_invalid_columns_and_options(
@@ -460,6 +465,27 @@ def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServ
     write_new_files()
     found = [message.headers["ce-id"] for message in stored(server)]
     assert sorted(found, key=int) == [str(number) for number in range(60)]
+
+
+def test_a_repeated_micro_batch_stores_no_row_twice(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+    """As after a crash of the driver before the commit. The rows are not events."""
+    spark.sql("select 'out.a' subject, 'x' data from range(20)").write.parquet(str(tmp_path / "in"))
+    for _ in range(2):
+        query = (
+            spark.readStream.schema("subject string, data string")
+            .parquet(str(tmp_path / "in"))
+            .writeStream.format("nats")
+            .option("url", server.url)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+        assert query.lastProgress.numInputRows == 20
+        assert run(server, lambda js: js.stream_info("OUT")).state.messages == 20
+        for commit in (tmp_path / "checkpoint" / "commits").iterdir():
+            commit.unlink()
 
 
 def test_secrets_are_not_disclosed(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

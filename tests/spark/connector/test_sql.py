@@ -60,7 +60,7 @@ def test_a_view_that_is_created_again_has_later_messages(session: SparkSession, 
 
 def test_messages_are_inserted_into_a_view(session: SparkSession, server: NatsServer, name: str) -> None:
     columns = "subject STRING, headers ARRAY<STRUCT<key STRING, value STRING>>, data STRING"
-    session.sql(f"CREATE TEMPORARY VIEW {name} ({columns}) USING nats OPTIONS (url '{server.url}')")
+    session.sql(f"CREATE TEMPORARY VIEW {name} ({columns}) USING nats OPTIONS (url '{server.url}', dedup 'false')")
     session.sql(f"INSERT INTO {name} VALUES ('sql.m.1', array(struct('Tag', 'a')), 'one'), ('sql.m.2', NULL, 'two')")
     session.sql(f"INSERT INTO {name} (data, headers, subject) SELECT 'three', NULL, 'sql.m.3'")
     rows = stored(session, server, "sql.m.*").orderBy("subject").collect()
