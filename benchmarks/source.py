@@ -2,9 +2,10 @@
 Compare reading a stream: nats-py alone, the data source's reader alone, and Spark with one and two partitions.
 
 nats-py reads with its fastest consumer, the ordered push consumer, and discards the messages. The reader decodes header
-blocks and makes Arrow batches. Spark reads the batches into the ``noop`` sink; the time includes planning and starting
-tasks. All read the same range of one stream with file storage: messages of 300 bytes with seven headers. Each round
-runs all of them; ratios are computed within a round, and the median over all rounds is shown.
+blocks and makes Arrow batches. With ``maxBytesPerTrigger`` the driver reads the sizes of messages before. Spark reads
+the batches into the ``noop`` sink; the time includes planning and starting tasks. All read the same range of one stream
+with file storage: messages of 300 bytes with seven headers. Each round runs all of them; ratios are computed within a
+round, and the median over all rounds is shown.
 
 ``python -m benchmarks.source [--rounds N] [--messages N] [--markdown]``
 """
@@ -26,7 +27,10 @@ from rich.progress import track
 
 from benchmarks import table
 from benchmarks.spark import local_spark
+from ce_nats._ranges import StreamRange
+from ce_nats.spark.connector._connection import Connection
 from ce_nats.spark.connector._source import NatsDataSource
+from ce_nats.spark.connector._streams import Streams
 from ce_nats.testing import NatsServer
 
 STREAM = "BENCH"
@@ -81,6 +85,13 @@ def read_with_spark(spark: SparkSession, url: str, partitions: int) -> None:
     spark.read.format("nats").options(**options).load().write.format("noop").mode("overwrite").save()
 
 
+def read_sizes(url: str, messages: int) -> None:
+    """Find the end of a micro-batch with a maximum number of bytes, as the driver does."""
+    streams = Streams(Connection((url,)))
+    assert streams.fitting(StreamRange(STREAM, 1, messages), 2**62)[0] == messages
+    streams.close()
+
+
 def measured(run: Callable[[], object]) -> tuple[float, float]:
     """Return the seconds, and the CPU seconds of this process, of a run."""
     started, cpu = time.perf_counter(), time.process_time()
@@ -101,6 +112,7 @@ def main() -> None:
         variants: dict[str, Callable[[], object]] = {
             "nats-py, ordered consumer": lambda: asyncio.run(read_with_nats_py(server.url, arguments.messages)),
             "reader, to Arrow": lambda: read_with_reader(server.url, arguments.messages),
+            "sizes for maxBytesPerTrigger": lambda: read_sizes(server.url, arguments.messages),
             "Spark, 1 partition": lambda: read_with_spark(spark, server.url, 1),
             "Spark, 2 partitions": lambda: read_with_spark(spark, server.url, 2),
         }

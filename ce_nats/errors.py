@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MemberDescriptorType
@@ -406,6 +407,17 @@ class DataLossError(DeliveryError):
         """Return the error for a stream that was deleted."""
         text = f"stream {stream}: it no longer exists: it was deleted, and its messages are gone"
         return cls(ErrorCode.DATA_LOST, text)
+
+    @classmethod
+    def not_selected(cls, stream: str, last: int, before: Sequence[str], added: Sequence[str]) -> DataLossError:
+        """Return the error for a query that has read some subjects up to sequence ``last``, and now reads others."""
+        error = cls(
+            ErrorCode.DATA_LOST,
+            f"stream {stream}: the query has read {', '.join(before)} up to message {last}, and would miss "
+            f"earlier messages on {', '.join(added)}: use another checkpointLocation to read them",
+        )
+        error.stream, error.last = stream, last
+        return error
 
     @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:

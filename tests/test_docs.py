@@ -40,7 +40,7 @@ from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
 from tests.support.caching import available
 from tests.support.forks import SPARK, forking
-from tests.support.lakehouse import JARS, lakehouse
+from tests.support.lakehouse import VERSIONS, jars, lakehouse
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 from tests.support.tables import each
@@ -314,7 +314,7 @@ def test_examples_with_spark(
 @pytest.mark.parametrize("page", WITH_LAKEHOUSE, ids=str)
 def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
     """They run in an environment with Delta and Iceberg, with the same versions as examples/lakehouse."""
-    assert [jar for jar in JARS if jar not in page.program] == []
+    assert [jar for jar in jars(VERSIONS["iceberg"]) if jar not in page.program] == []
     environment = available(lakehouse, "Spark with Delta and Iceberg")
     with ExitStack() as stack:
         place = Place(page, tmp_path / "here", sys.executable, stack)

@@ -264,7 +264,7 @@ class StreamApi:
         check_client(nc)
         remember_api_prefix(nc, prefix)
         self.prefix = prefix
-        self._nc = nc
+        self.nc = nc
         self._timeout = timeout
         self._retry_timeout = retry_timeout
         self._is_failing = False
@@ -285,7 +285,7 @@ class StreamApi:
 
     def without_retries(self) -> StreamApi:
         """Return the same API without retries."""
-        return StreamApi(self._nc, self.prefix, self._timeout, 0)
+        return StreamApi(self.nc, self.prefix, self._timeout, 0)
 
     # --- Streams ------------------------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class StreamApi:
             # Another prefix may have no responder.
             retry_timeout = self._retry_timeout if prefix == self.prefix else 0
             try:
-                config = (await StreamApi(self._nc, prefix, self._timeout, retry_timeout)._info(name)).config
+                config = (await StreamApi(self.nc, prefix, self._timeout, retry_timeout)._info(name)).config
             except DeliveryError:
                 if (prefix, name) == (self.prefix, stream):
                     raise
@@ -638,7 +638,7 @@ class StreamApi:
         if len(subjects) == 1:
             config = {**config, "filter_subject": subjects[0]}
             del config["filter_subjects"]
-        version = self._nc.connected_server_version
+        version = self.nc.connected_server_version
         if len(subjects) > 1 and (version.major, version.minor) < _SEVERAL_SUBJECTS:
             raise _several_subjects(stream, name)
         request = {"stream_name": stream, "config": {"name": name, **config}}
@@ -754,7 +754,7 @@ class StreamApi:
         *,
         is_watched: bool,
     ) -> T:
-        with delivery_errors(target, self._nc):
+        with delivery_errors(target, self.nc):
             try:
                 return await self._exchange(kind, target, subject, request, timeout=timeout, is_watched=is_watched)
             except nats.errors.NoRespondersError as error:
@@ -770,7 +770,7 @@ class StreamApi:
             return error.is_temporary
         if error.code is ErrorCode.NO_RESPONDERS:
             return self._may_have_jetstream()
-        return error.code in (ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL) and not self._nc.is_closed
+        return error.code in (ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL) and not self.nc.is_closed
 
     def _may_have_jetstream(self) -> bool:
         """
@@ -779,7 +779,7 @@ class StreamApi:
         Another server of the cluster may have it, and be down. A single server without JetStream cannot. It is unknown
         for another prefix.
         """
-        info = server_info(self._nc)
+        info = server_info(self.nc)
         return bool(self.prefix != DEFAULT_PREFIX or info.get("jetstream") or info.get("cluster"))
 
     def _report(self, error: DeliveryError) -> None:
@@ -801,9 +801,9 @@ class StreamApi:
         body = b"" if request is None else msgspec.json.encode(request)
         subject = f"{self.prefix}.{subject}"
         if is_watched:
-            reply = await self._nc.request(subject, body, timeout=timeout)
+            reply = await self.nc.request(subject, body, timeout=timeout)
         else:
-            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=timeout))
+            reply = await answered(self.nc, subject, lambda: self.nc.request(subject, body, timeout=timeout))
         try:
             return msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:

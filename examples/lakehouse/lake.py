@@ -14,20 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ce_nats.spark import register
 
+SPARK = ".".join(pyspark.__version__.split(".")[:2])  # the packages are made for one minor version
 DELTA = {
-    "spark.jars.packages": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "spark.jars.packages": f"io.delta:delta-spark_{SPARK}_2.13:4.4.0",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",  # for small tables; the default is 50
 }
 ICEBERG = {
-    "spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "spark.jars.packages": f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_2.13:1.12.0",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",

@@ -1,7 +1,7 @@
 """
 Write the messages of a JetStream stream to bronze, silver and gold tables, in Delta or Iceberg.
 
-    pip install 'ce-nats[spark]' 'pyspark==4.1.*'
+    pip install 'ce-nats[spark]' 'pyspark==4.2.*'  # for Iceberg 4.1
     python examples/lakehouse/pipeline.py --format delta --stream ORDERS --warehouse lake [--continuous]
 
 Without --continuous it processes what is new and stops, so run it as often as you like. It can be killed at any time.

@@ -1,4 +1,4 @@
-"""The lakehouse examples run in a separate environment, because Delta and Iceberg do not support the newest pyspark."""
+"""The lakehouse examples run in separate environments, because Delta and Iceberg do not support the newest pyspark."""
 
 import asyncio
 import json
@@ -7,13 +7,14 @@ import shutil
 import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from ce_nats import to_nats_message
 from tests.support.caching import available
-from tests.support.lakehouse import ROOT, lakehouse
+from tests.support.lakehouse import ROOT, VERSIONS, lakehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -47,9 +48,9 @@ CHANGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def environment():
-    return available(lakehouse, "Spark with Delta and Iceberg")
+@pytest.fixture
+def environment(table_format):
+    return available(partial(lakehouse, VERSIONS[table_format]), f"Spark with {table_format}")
 
 
 @pytest.fixture

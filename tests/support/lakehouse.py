@@ -1,4 +1,4 @@
-"""An environment with Spark, Delta, Iceberg, delta-rs and pyiceberg: none of them supports the newest pyspark."""
+"""Environments with Spark, Delta or Iceberg, delta-rs and pyiceberg: none of them supports the newest pyspark."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Final
 from tests.support.caching import cached, download_error, last_line, python_environment
 
 ROOT: Final = Path(__file__).parents[2]
-# The jars of DELTA and ICEBERG in examples/lakehouse/lake.py are for pyspark 4.1.
-PACKAGES: Final = (
-    *("pyspark~=4.1.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
+# Newest Spark for which each format has a package, by format.
+VERSIONS: Final = {"delta": "4.2", "iceberg": "4.1"}
+_PACKAGES: Final = (
+    *("pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
     *("deltalake~=1.6", "pyiceberg[sql-sqlite]~=0.12.0"),
 )
-JARS: Final = re.findall('"spark.jars.packages": "(.+)"', (ROOT / "examples/lakehouse/lake.py").read_text("utf-8"))
+_JAR: Final = re.compile('"spark.jars.packages": f"(.+)"')
 
 
 class Lakehouse:
@@ -51,21 +52,32 @@ class Lakehouse:
         return subprocess.run([self.python, *command], env=env, capture_output=True, text=True, timeout=600)
 
 
-def lakehouse() -> Lakehouse:
+def jars(spark: str) -> list[str]:
+    """Return the jars of DELTA and ICEBERG in examples/lakehouse/lake.py that exist for a version of Spark."""
+    delta, iceberg = _JAR.findall((ROOT / "examples/lakehouse/lake.py").read_text("utf-8"))
+    found = [delta, iceberg] if spark == VERSIONS["iceberg"] else [delta]
+    return [jar.replace("{SPARK}", spark) for jar in found]
+
+
+def lakehouse(spark: str = VERSIONS["iceberg"]) -> Lakehouse:
     """
-    Return the environment, which is installed once: half a gigabyte of packages, and the jars of Delta and Iceberg.
+    Return an environment, which is installed once: half a gigabyte of packages, and the jars of Delta and Iceberg.
+
+    Args:
+        spark: Minor version of Spark.
 
     Raises:
         NotAvailable: No package registry can be reached.
         BuildFailedError: The same, with CI=true.
     """
 
-    python = python_environment("lakehouse", PACKAGES)
+    python = python_environment("lakehouse", [f"pyspark~={spark}.0", *_PACKAGES])
+    packages = jars(spark)
 
     def download_jars(target: Path) -> None:
         code = "from pyspark.sql import SparkSession as S; S.builder.config('spark.jars.packages', '{}').getOrCreate()"
-        done = Lakehouse(python, target).try_run("-c", code.format(",".join(JARS)))
+        done = Lakehouse(python, target).try_run("-c", code.format(",".join(packages)))
         if done.returncode:
             raise download_error(f"Spark failed to download jars: {last_line(done)}")
 
-    return Lakehouse(python, cached("lakehouse-jars", JARS, download_jars))
+    return Lakehouse(python, cached("lakehouse-jars", packages, download_jars))

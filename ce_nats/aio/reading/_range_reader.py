@@ -173,6 +173,7 @@ async def read_range_on(
     request_timeout: float = 5.0,
     retry_timeout: float = RETRY_SECONDS,
     opened: OpenConsumer | None = None,
+    headers_only: bool = False,
 ) -> AsyncGenerator[RawBatch, None]:
     """
     Read a range of a stream on an existing connection; :func:`read_range` opens connections.
@@ -188,6 +189,8 @@ async def read_range_on(
         request_timeout: As for :func:`read_range`.
         retry_timeout: As for :func:`read_range`.
         opened: Gets the consumer.
+        headers_only: True reads the size of each payload instead, in an additional header ``Nats-Msg-Size``; through
+            the API, the payload.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
@@ -201,7 +204,7 @@ async def read_range_on(
         yield nc
 
     def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
-        return _Attempt(client, rest, prefix, on_loss, timeout, opened, few=_FEW, needs_consumer=False)
+        return _Attempt(client, rest, prefix, on_loss, timeout, opened, headers_only, few=_FEW, needs_consumer=False)
 
     patience = Patience(request_timeout, retry_timeout)
     async with aclosing(_read(connected, attempt, wanted, patience, lambda: nc.is_closed)) as batches:
@@ -263,6 +266,7 @@ class _Attempt:
         on_loss: OnLoss,
         timeout: float,
         opened: OpenConsumer | None = None,
+        headers_only: bool = False,
         *,
         few: int = 0,
         needs_consumer: bool = True,
@@ -272,7 +276,8 @@ class _Attempt:
         self._on_loss = on_loss
         self._timeout = timeout
         self._opened = opened or OpenConsumer(client)
-        self._few = few
+        self._headers_only = headers_only
+        self._few = 0 if headers_only else few
         self._needs_consumer = needs_consumer
         self._looks_ahead = False
         self._api = StreamApi(client, prefix, timeout, 0)
@@ -340,6 +345,7 @@ class _Attempt:
             "inactive_threshold": int(_INACTIVE_SECONDS * 1e9),
             "mem_storage": True,
             "num_replicas": 1,
+            "headers_only": self._headers_only,
         }
         if rest.subjects:
             config["filter_subjects"] = list(rest.subjects)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..._ranges import StreamState
+
+# Called with a stream, the first and the last sequence of a range, and a number of bytes. Returns the sequence up to
+# which the messages of the range have at most that many bytes, or the first message more; and their number of bytes.
+Fit: TypeAlias = Callable[[StreamState, int, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +21,7 @@ class Limits:
 
     Attributes:
         max_messages: Maximum number of messages, or None.
-        max_bytes: Approximate maximum number of bytes, or None.
+        max_bytes: Maximum number of bytes, or None.
         min_messages: Minimum number of messages, or None.
         max_delay: Maximum number of seconds that messages wait for the minimum.
     """
@@ -27,32 +32,47 @@ class Limits:
     max_delay: float = 15 * 60.0
 
     def allow(self, states: Iterable[StreamState], backlogs: Sequence[int]) -> bool:
-        """Return whether a micro-batch may have the backlogs of all streams."""
+        """Return whether a micro-batch may have the backlogs of all streams, whatever the sizes of its messages are."""
         if self.max_messages is not None and sum(backlogs) > self.max_messages:
             return False
-        return self.max_bytes is None or sum(map(_bytes, states, backlogs)) <= self.max_bytes
+        sizes = [state.size for state, backlog in zip(states, backlogs) if backlog]
+        return self.max_bytes is None or sum(sizes) <= self.max_bytes
 
-    def grant(self, states: Sequence[StreamState], backlogs: Sequence[int]) -> list[int]:
+    def grant(
+        self, states: Sequence[StreamState], begins: Sequence[int], backlogs: Sequence[int], fit: Fit
+    ) -> list[int]:
         """
-        Divide the maximum among streams.
+        Divide the maximum among streams: equal shares, and what a stream does not need is for the following ones.
 
-        The number of bytes of a range is estimated by the average size of the stream's messages. With a maximum number
-        of bytes, a stream gets at least one message if it has a backlog, so that no large message stops a stream.
+        With a maximum number of bytes, a stream gets at least one message if it has a backlog, so that no large message
+        stops a stream.
 
         Args:
             states: States of the streams.
+            begins: Sequence of each stream before those to read.
             backlogs: Number of sequences to read from each stream.
+            fit: Finds the end of a stream's share of the bytes.
 
         Returns:
             The number of sequences for each stream, at most its backlog.
         """
+        most = [backlog if self.max_messages is None else min(backlog, self.max_messages) for backlog in backlogs]
         if self.max_bytes is not None:
-            allowed = shares([_bytes(state, backlog) for state, backlog in zip(states, backlogs)], self.max_bytes)
-            backlogs = [
-                min(backlog, max(1, count * state.messages // state.size)) if state.size else backlog
-                for state, backlog, count in zip(states, backlogs, allowed)
-            ]
-        return list(backlogs) if self.max_messages is None else shares(backlogs, self.max_messages)
+            rest, waiting = self.max_bytes, sum(map(bool, backlogs))
+            for index, (state, begin) in enumerate(zip(states, begins)):
+                if most[index]:
+                    last, size = fit(state, begin + 1, begin + most[index], rest // waiting)
+                    most[index], rest, waiting = last - begin, max(0, rest - size), waiting - 1
+        return most if self.max_messages is None else shares(most, self.max_messages)
+
+
+def estimate(state: StreamState, first: int, last: int, size: int) -> tuple[int, int]:
+    """Return the end of a range, as :data:`Fit`, by the average size of the stream's messages."""
+    count = last - first + 1
+    if state.messages:
+        count = min(count, max(1, size * state.messages // state.size)) if state.size else count
+        return first + count - 1, -(-count * state.size // state.messages)
+    return last, 0
 
 
 class Waiting:
@@ -107,8 +127,3 @@ def shares(backlogs: Sequence[int], limit: int) -> list[int]:
         granted[index] = min(backlogs[index], limit // (len(by_backlog) - position))
         limit -= granted[index]
     return granted
-
-
-def _bytes(state: StreamState, sequences: int) -> int:
-    """Return the estimated size of a number of messages, rounded up."""
-    return -(-sequences * state.size // state.messages) if state.messages else 0

@@ -1,30 +1,33 @@
 """
 Offsets of a streaming query: the position in each stream, and the creation time of the stream.
 
-    {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z"}}
+    {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z", "subjects": ["orders.eu"]}}
 
 ``sequence`` is the last sequence that was read; 0 means the beginning of the stream at the time of reading.
-``created`` distinguishes a stream from a later one with the same name. A stream that is no longer in the options, or
-was deleted, keeps its position, and reading resumes there if it is back. Spark stores offsets in the checkpoint, as
-JSON, and compares them as text. These functions are pure: they accept stream states and return offsets and ranges.
+``created`` distinguishes a stream from a later one with the same name. ``subjects`` are the patterns whose messages
+were read up to the sequence; without them, all messages. A stream that is no longer in the options, or was deleted,
+keeps its position, and reading resumes there if it is back. Spark stores offsets in the checkpoint, as JSON, and
+compares them as text. These functions are pure: they accept stream states and return offsets and ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..._ranges import StreamRange, StreamState
 from ...errors import DataLossError, DecodeError, ErrorCode, preview
-from ._limits import Limits
+from ...subjects import covers
+from ._limits import Fit, Limits, estimate
 
 Offset: TypeAlias = dict[str, dict[str, Any]]
 OnLoss: TypeAlias = Callable[[DataLossError], None]
 
 
-def at(state: StreamState, sequence: int) -> dict[str, Any]:
+def at(state: StreamState, sequence: int, subjects: Sequence[str] = ()) -> dict[str, Any]:
     """Return the part of an offset for one stream."""
-    return {"sequence": sequence, "created": state.created}
+    part: dict[str, Any] = {"sequence": sequence, "created": state.created}
+    return {**part, "subjects": list(subjects)} if subjects else part
 
 
 def checked(offset: Any) -> Offset:
@@ -46,6 +49,9 @@ def checked(offset: Any) -> Offset:
 def _is_position(part: Any) -> bool:
     if not isinstance(part, dict) or not isinstance(part.get("created"), str):
         return False
+    subjects = part.get("subjects", [])
+    if not isinstance(subjects, list) or not all(isinstance(subject, str) for subject in subjects):
+        return False
     sequence = part.get("sequence")
     return isinstance(sequence, int) and not isinstance(sequence, bool) and sequence >= 0
 
@@ -54,9 +60,11 @@ def advance(
     start: Offset,
     states: Mapping[str, StreamState],
     *,
+    subjects: Sequence[str] = (),
     limits: Limits | None = None,
     target: Offset | None = None,
     skip: Callable[[StreamState, int], int] = lambda state, sequence: sequence,
+    fit: Fit = estimate,
     on_loss: OnLoss,
 ) -> Offset:
     """
@@ -66,19 +74,41 @@ def advance(
         start: Offset up to which the query has read. A stream that is not in it is read from its beginning; a stream
             that is not in ``states`` keeps its position.
         states: States of the streams to read, by name.
+        subjects: Subject patterns to read; empty for all subjects.
         limits: Limits of the batch, of which sequences count as messages; None for no limits.
         target: Offset at which the query stops, or None.
         skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, not before the given
             one, up to which there are no messages to read, so that a long gap is skipped at once.
+        fit: Finds the end of a number of bytes.
         on_loss: Called for a stream that was replaced or lost messages. It returns to continue the query, or raises to
             stop it.
     """
     begins, ends = _spans(start, states, target, on_loss)
     if limits is not None and not limits.allow(states.values(), [ends[name] - begins[name] for name in states]):
         begins = {name: min(skip(state, begins[name]), ends[name]) for name, state in states.items()}
-        granted = limits.grant([*states.values()], [ends[name] - begins[name] for name in states])
+        backlogs = [ends[name] - begins[name] for name in states]
+        granted = limits.grant([*states.values()], [*begins.values()], backlogs, fit)
         ends = {name: begins[name] + share for name, share in zip(states, granted)}
-    return in_order({**start, **{name: at(state, ends[name]) for name, state in states.items()}})
+    return in_order({**start, **{name: at(state, ends[name], subjects) for name, state in states.items()}})
+
+
+def check_subjects(start: Offset, streams: Iterable[str], subjects: Sequence[str], on_loss: OnLoss) -> None:
+    """
+    Check that a query does not read more subjects than before its restart: earlier messages on them would be missing.
+
+    Args:
+        start: Offset up to which the query has read.
+        streams: Names of the streams to read.
+        subjects: Subject patterns to read; empty for all subjects.
+        on_loss: Called for a stream with other subjects. It returns to continue the query, or raises to stop it.
+    """
+    for name in streams:
+        part = start.get(name, {})
+        before = part.get("subjects")
+        if before and part["sequence"]:
+            added = [subject for subject in subjects or [">"] if not any(covers(one, subject) for one in before)]
+            if added:
+                on_loss(DataLossError.not_selected(name, part["sequence"], before, added))
 
 
 def unread(start: Offset, states: Mapping[str, StreamState], on_loss: OnLoss) -> int:

@@ -27,8 +27,8 @@ from ...capture._rows import SCHEMA
 from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
-from ._limits import Limits, Waiting
-from ._offsets import Offset, advance, changed, checked, in_order, ranges, shorter_than, unread
+from ._limits import Limits, Waiting, estimate
+from ._offsets import Offset, advance, changed, check_subjects, checked, in_order, ranges, shorter_than, unread
 from ._planning import batch_ranges, divide, find_streams, first_offset, loss_policy
 from ._read_options import READ_OPTIONS, ReadOptions
 from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
@@ -118,8 +118,8 @@ class NatsDataSource(DataSource, metaclass=Shipped):
     - ``maxMessagesPerTrigger``: maximum number of messages in a micro-batch, in all streams. Deleted messages and
       messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
       trigger ``availableNow`` reads all messages in one micro-batch.
-    - ``maxBytesPerTrigger``: approximate maximum number of bytes in a micro-batch, by the average size of the stream's
-      messages. Each stream with unread messages advances by one at least.
+    - ``maxBytesPerTrigger``: maximum number of bytes in a micro-batch, of subjects, headers and payloads. Each stream
+      with unread messages advances by one at least. An estimate for streams whose retention is not ``limits``.
     - ``minMessagesPerTrigger``: minimum number of messages in a micro-batch, counted in the same way. Fewer are read
       after ``maxTriggerDelay``, 15 minutes by default. The trigger ``availableNow`` does not wait.
     - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
@@ -226,6 +226,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._position: Offset | None = None
         self._target: Offset | None = None
         self._newest: Offset | None = None
+        self._has_checked_subjects = False
         # Name, creation time and last sequence of streams that are known to be shorter than an offset.
         self._shortened: set[tuple[str, str, int]] = set()
 
@@ -252,6 +253,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         # Spark before 4.2 passes no arguments.
         start = checked(start) if start else self._position
         names = self._names(start)
+        self._check_subjects(start or {})
         known = self._read_options.streams if start is None else start
         states = self._states_from(start or {}, lambda: self._states(names, known=known))
         self._newest = advance({}, states, on_loss=self._on_loss)
@@ -261,7 +263,14 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         elif self._is_waiting(start, states, limits):
             return start
         self._position = advance(
-            start, states, limits=limits, target=self._target, skip=self._skip, on_loss=self._on_loss
+            start,
+            states,
+            subjects=self._read_options.subjects,
+            limits=limits,
+            target=self._target,
+            skip=self._skip,
+            fit=self._fit,
+            on_loss=self._on_loss,
         )
         return self._position
 
@@ -276,6 +285,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._position = in_order({**checked(start), **checked(end)})
+        self._check_subjects(start)
         streams = changed(start, end)
         if not streams:
             return []
@@ -302,6 +312,19 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         if isinstance(limit, ReadAllAvailable):
             return Limits()
         return replace(limits, max_messages=limit.max_rows) if isinstance(limit, ReadMaxRows) else limits
+
+    def _check_subjects(self, start: Offset) -> None:
+        """
+        Check the subjects once, because only a restart can change them.
+
+        Before Spark 4.2, the first offset is that of :meth:`partitions`; the end of that micro-batch is already in the
+        checkpoint then, with the new subjects, although a retry may use the former ones.
+        """
+        if start and not self._has_checked_subjects:
+            pattern = self._read_options.pattern
+            streams = pattern.matching([*start]) if pattern else self._read_options.streams
+            check_subjects(start, streams, self._read_options.subjects, self._on_loss)
+            self._has_checked_subjects = True
 
     def _is_waiting(self, start: Offset, states: dict[str, StreamState], limits: Limits) -> bool:
         """Return whether messages wait for further ones. A query that ends at a target reads all messages up to it."""
@@ -348,6 +371,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
             return sequence
         following = self._streams.next_sequence(state.name, sequence + 1, self._read_options.subjects)
         return state.last if following is None else following - 1
+
+    def _fit(self, state: StreamState, first: int, last: int, size: int) -> tuple[int, int]:
+        # A consumer would keep messages in an interest stream, and would take messages of a work queue.
+        if state.size <= size or state.retention != "limits":
+            return estimate(state, first, last, size)
+        wanted = StreamRange(state.name, first, last, state.created, self._read_options.subjects, from_beginning=True)
+        return self._streams.fitting(wanted, size)
 
 
 def _read(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..._ranges import StreamState
+from ..._ranges import StreamRange, StreamState
 from ...errors import DeliveryError, ErrorCode
 from ._connection import Connection
 
@@ -92,6 +92,12 @@ class Streams:
     def sequence_at(self, state: StreamState, since: int) -> int:
         """As ``ce_nats.aio._jetstream_api.StreamApi.sequence_at``."""
         return self._request(lambda api: api.sequence_at(state, since))
+
+    def fitting(self, wanted: StreamRange, size: int) -> tuple[int, int]:
+        """As :func:`ce_nats.aio.reading._sizes.fitting`."""
+        from ...aio.reading._sizes import fitting
+
+        return self._request(lambda api: fitting(api, wanted, size, self.connection.request_timeout))
 
     def close(self) -> None:
         """Close the connection; the next request establishes a new one."""

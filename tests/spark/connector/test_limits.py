@@ -3,7 +3,7 @@
 from random import Random
 
 from ce_nats._ranges import StreamState
-from ce_nats.spark.connector._limits import Limits, Waiting, shares
+from ce_nats.spark.connector._limits import Limits, Waiting, estimate, shares
 from tests.support.tables import each
 
 
@@ -23,8 +23,12 @@ def test_shares_add_up_to_the_limit(seed: int) -> None:
     assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
 
 
+def granted(limits: Limits, states: list[StreamState], backlogs: list[int]) -> list[int]:
+    return limits.grant(states, [state.last - backlog for state, backlog in zip(states, backlogs)], backlogs, estimate)
+
+
 @each(
-    ("limits", "states", "backlogs", "granted"),
+    ("limits", "states", "backlogs", "expected"),
     [
         (Limits(max_bytes=1_000), [state(100, 10_000)], [100], [10]),
         (Limits(max_bytes=999), [state(100, 10_000)], [100], [9]),
@@ -32,6 +36,7 @@ def test_shares_add_up_to_the_limit(seed: int) -> None:
         (Limits(max_bytes=1), [state(100, 10_000), state(3, 10**9), state(5, 50)], [100, 3, 0], [1, 1, 0]),
         (Limits(max_bytes=2_000), [state(100, 10_000), state(100, 50_000)], [100, 100], [10, 2]),
         (Limits(max_bytes=2_000), [state(100, 10_000), state(100, 50_000)], [3, 100], [3, 3]),
+        (Limits(max_bytes=2_000), [state(100, 50_000), state(100, 10_000)], [1, 100], [1, 15]),
         (Limits(max_bytes=1_000), [state(100, 10_000, last=200)], [200], [10]),
         (Limits(max_bytes=1_000, max_messages=4), [state(100, 10_000), state(9, 9)], [100, 9], [2, 2]),
         (Limits(max_bytes=1_000, max_messages=1), [state(100, 10_000), state(9, 9)], [0, 9], [0, 1]),
@@ -43,25 +48,44 @@ def test_shares_add_up_to_the_limit(seed: int) -> None:
     ],
 )
 def test_a_maximum_is_divided(
-    limits: Limits, states: list[StreamState], backlogs: list[int], granted: list[int]
+    limits: Limits, states: list[StreamState], backlogs: list[int], expected: list[int]
 ) -> None:
-    assert limits.grant(states, backlogs) == granted
-    assert limits.allow(states, backlogs) == (granted == backlogs)
+    assert granted(limits, states, backlogs) == expected
+    if limits.allow(states, backlogs):
+        assert expected == backlogs
+
+
+def test_a_micro_batch_is_allowed_if_its_streams_are_not_larger() -> None:
+    """A few messages of a large stream may have nearly all of its bytes."""
+    limits = Limits(max_bytes=1_000)
+    assert limits.allow([state(100, 1_000), state(100, 1_001)], [100, 0])
+    assert not limits.allow([state(100, 1_001)], [1])
 
 
 @each("seed", range(30))
 def test_all_messages_are_granted_in_steps(seed: int) -> None:
     """Each step is below the maximum, except for one message of each stream, and no stream with a backlog waits."""
     random = Random(seed)
-    states = [state(messages, messages * random.choice([1, 77, 10**6]) + 1) for messages in (1, 20, 300)]
-    limits = Limits(max_bytes=random.choice([1, 100, 10**5]))
-    backlogs, steps = [each.messages for each in states], 0
-    while any(backlogs):
-        granted = limits.grant(states, backlogs)
-        assert all(0 < share <= backlog or share == backlog == 0 for share, backlog in zip(granted, backlogs))
-        beyond = [max(0, share - 1) * each.size // each.messages for each, share in zip(states, granted)]
+    sizes = [[random.choice([1, 77, 10**6]) for _ in range(count)] for count in (1, 20, 300)]
+    states = [state(len(some), sum(some)) for some in sizes]
+    limits = Limits(max_bytes=random.choice([1, 100, 10**5]), max_messages=random.choice([None, 50]))
+
+    def fit(stream: StreamState, first: int, last: int, most: int) -> tuple[int, int]:
+        some = sizes[states.index(stream)]
+        fitting = [end for end in range(first, last + 1) if sum(some[first - 1 : end]) <= most]
+        end = max(fitting, default=first)
+        return end, sum(some[first - 1 : end])
+
+    read, steps = [0, 0, 0], 0
+    while backlogs := [stream.last - at for stream, at in zip(states, read)]:
+        if not any(backlogs):
+            break
+        shares = limits.grant(states, read, backlogs, fit)
+        assert all(0 < share <= backlog or share == backlog == 0 for share, backlog in zip(shares, backlogs))
+        beyond = [sum(some[at : at + share]) for some, at, share in zip(sizes, read, shares) if share > 1]
         assert sum(beyond) <= (limits.max_bytes or 0)
-        backlogs = [backlog - share for backlog, share in zip(backlogs, granted)]
+        assert sum(shares) <= (limits.max_messages or 321)
+        read = [at + share for at, share in zip(read, shares)]
         steps += 1
     assert steps <= 300
 

@@ -7,7 +7,16 @@ import pytest
 from ce_nats._ranges import StreamState
 from ce_nats.errors import DataLossError, DecodeError
 from ce_nats.spark.connector._limits import Limits
-from ce_nats.spark.connector._offsets import advance, at, changed, checked, ranges, shorter_than, unread
+from ce_nats.spark.connector._offsets import (
+    advance,
+    at,
+    changed,
+    check_subjects,
+    checked,
+    ranges,
+    shorter_than,
+    unread,
+)
 from tests.support.tables import each
 
 
@@ -187,3 +196,34 @@ def test_offsets_of_this_source_are_accepted():
 def test_states_that_end_before_an_offset_of_the_same_stream():
     states = {name: state(name, 1, 5) for name in "abc"} | {"d": state("d", 1, 5, created="later")}
     assert shorter_than(offset(a=5, b=6, d=6, gone=6), states) == [states["b"]]
+
+
+@each(
+    ("before", "now", "added"),
+    [
+        (["a", "b.*"], ["a", "b.c"], []),
+        (["a"], ["b"], ["b"]),
+        (["a"], ["a", "b"], ["b"]),
+        (["a"], [], [">"]),
+        ([">"], [], []),
+        (["b.*"], ["b.>", "c"], ["b.>", "c"]),
+        ([], ["a"], []),
+        (None, [], []),
+    ],
+)
+def test_subjects_that_are_added_after_a_restart_miss_messages(before, now, added):
+    """Those that are left out do not."""
+    states = {"a": state("a", 1, 9), "b": state("b", 1, 9), "new": state("new", 1, 9)}
+    part = {} if before is None else {"subjects": before}
+    start = {"a": {**offset(a=5)["a"], **part}, "b": {**offset(b=0)["b"], **part}}
+    losses = []
+    check_subjects(checked(start), states, now, losses.append)
+    assert [loss.stream for loss in losses] == ["a"] * bool(added)
+    for loss in losses:
+        assert (
+            f"has read {', '.join(before)} up to message 5, and would miss earlier messages on {', '.join(added)}:"
+            in (str(loss))
+        )
+    end = advance(start, states, subjects=now, on_loss=refuse)
+    assert [part.get("subjects", []) for part in end.values()] == [now] * 3
+    check_subjects(end, states, now, refuse)

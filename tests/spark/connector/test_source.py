@@ -645,24 +645,49 @@ def test_a_limit_is_never_exceeded_and_all_messages_are_read(broker):
 
 
 @needs_limits
-def test_a_limit_in_bytes_is_approximate(broker):
-    """Every micro-batch has about as many bytes, and at least one message of each stream that has some."""
+def test_a_limit_in_bytes_is_that_of_the_messages(broker):
+    """Not of the average message of the stream. Each stream with messages advances by at least one."""
     small, large = sorted((broker.add(), broker.add()))
     broker.fill(small, 100, payload=bytes(100))
+    broker.fill(large, 300)
     broker.fill(large, 3, payload=bytes(50_000))
-    options = {"startingOffsets": "earliest", "maxBytesPerTrigger": "10000"}
+    broker.fill(large, 20, payload=bytes(4_000))
+    broker.delete(large, 5, 306)
+    options = {"startingOffsets": "earliest", "maxBytesPerTrigger": "20000"}
     query = stream_reader(broker, f"{small},{large}", **options)
-    assert query.getDefaultReadLimit() == ReadMaxBytes(10_000)
+    assert query.getDefaultReadLimit() == ReadMaxBytes(20_000)
     offset, sizes = query.initialOffset(), []
     while (end := query.latestOffset(offset, query.getDefaultReadLimit())) != offset:
         rows = rows_of(query, query.partitions(offset, end))
-        sizes.append([len(row["data"]) for row in rows])
+        sizes.append([len(row["subject"]) + len(row["data"]) for row in rows])
         offset = end
-    assert sum(batch.count(100) for batch in sizes) == 100
-    assert [batch.count(50_000) for batch in sizes[:3]] == [1, 1, 1]
-    assert all(batch.count(100) >= 10 for batch in sizes[:3])
-    assert all(sum(size for size in batch if size == 100) <= 10_000 for batch in sizes)
+    assert sum(map(len, sizes)) == 421
+    assert all(sum(batch) <= 20_000 or sum(size > 20_000 for size in batch) == 1 for batch in sizes)
+    assert len(sizes) == 10
     assert query.latestOffset(query.initialOffset(), ReadAllAvailable()) == end
+
+
+@needs_limits
+def test_subjects_of_a_query_cannot_grow_unnoticed(broker, run_query):
+    """The offsets have the subjects."""
+    stream = broker.add()
+    for subject in "abc" * 5:
+        broker.run(broker.js.publish(f"{stream}.{subject}", b""))
+    one, two = f"{stream}.a,{stream}.b", f"{stream}.b,{stream}.c"
+    run_query(stream, subjects=one)
+    broker.run(broker.js.publish(f"{stream}.b", b""))
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"up to message 15, and would miss earlier messages on {stream}.c"):
+            run_query(stream, subjects=two)
+    run_query(stream, subjects=one)
+    for subject in "abc":
+        broker.run(broker.js.publish(f"{stream}.{subject}", b""))
+    run_query(stream, subjects=two, failOnDataLoss="false")
+    broker.run(broker.js.publish(f"{stream}.c", b""))
+    run_query(stream, subjects=two)
+    run_query(stream, subjects=f"{stream}.c")
+    expected = [number for number in range(1, 16) if number % 3] + [16, 18, 19, 20]
+    assert run_query.written() == [(stream, number) for number in expected]
 
 
 @needs_limits
