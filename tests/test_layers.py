@@ -34,7 +34,8 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     },
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
     {
-        **{name: set() for name in ("extensions", "redelivery", "routing", "iggy")},
+        **{name: set() for name in ("extensions", "redelivery", "routing")},
+        "iggy": {"apache_iggy"},
         "schemas": {"jsonschema", "jsonschema_specifications", "referencing"},
         "capture": {"pyarrow", "msgspec"},
         "arrow": {"pyarrow"},

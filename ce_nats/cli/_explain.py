@@ -17,8 +17,8 @@ from ..capture._message_json import as_line
 from ..codec.attributes import canonical, check_characters
 from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
-from ..codec.mode import PREFIX, ContentMode, inspect
-from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..codec.mode import CONTENT_TYPE, PREFIX, ContentMode, inspect
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode, preview
 from ..message import Headers, NatsMessage, StoredMessage, folded
 from . import _arguments as arguments
 from ._arguments import InputError
@@ -38,6 +38,10 @@ _BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
 _MAX_CHARACTERS: Final = 400
 _QUOTED_CHARACTERS: Final = 60
 _CONTEXT_CHARACTERS: Final = 30
+_NO_DATACONTENTTYPE: Final = (
+    "header {name} does not set datacontenttype in binary mode, so the data is bytes; the sender must write "
+    "ce-datacontenttype. --dialect sdk-go reads content-type, and does not percent-decode"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -126,11 +130,12 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
 
     Returns:
         JSON values: ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``,
-        ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, and ``error``. If the
+        ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, ``error``, and ``hint``
+        for an event that probably has another meaning for its sender, or None. If the
         position of an error is known, the error has ``position``, the number of characters of the header value or of
         bytes of the payload before it, and ``around``, the text around it.
     """
-    found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None}
+    found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None, "hint": None}
     found["data_bytes"] = len(message.data)
     try:
         inspection = inspect(message)
@@ -141,6 +146,13 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     is_binary = found["mode"] == ContentMode.BINARY
     for name, raw in message.headers.items():
         found["headers"].append(_header(name, raw, dialect, is_binary=is_binary))
+        if (
+            is_binary
+            and found["event"]
+            and "datacontenttype" not in found["event"]
+            and folded(name) == CONTENT_TYPE.lower()
+        ):
+            found["hint"] = _NO_DATACONTENTTYPE.format(name=preview(name))
     return found
 
 
@@ -250,6 +262,8 @@ def print_explanation(found: dict[str, Any]) -> None:
     output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
     if found["error"] is None:
         output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
+        if found["hint"]:
+            output.print(f"hint: {found['hint']}", soft_wrap=True)
         return
     error = found["error"]
     at = [f"{field} {error[field]}" for field in ("header", "attribute", "requirement") if error[field]]

@@ -198,7 +198,7 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
 
     Returns:
         Attributes in the event's order: booleans and integers unchanged, all others as canonical strings.
-        An OPTIONAL attribute that is None is unset, as in typed event classes, and omitted.
+        An attribute that is None is unset, as a ``null`` in a JSON event (JSON format 2.2), and omitted.
 
     Raises:
         EncodeError: See :data:`CORE` and :func:`canonical`; ``missing-attribute``.
@@ -209,10 +209,10 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
         if check is None:
             check_name(key, EncodeError)
         name = str.__str__(key)  # the value of a str enum's member, not its name
+        if value is None:
+            continue
         if check is None:
             checked[name] = _json_form(name, value)
-        elif value is None:
-            continue
         elif name == "time":
             checked[name] = _time_text(value)
         else:

@@ -34,7 +34,8 @@ class Dialect(str, Enum):
     Variant of binary mode to read.
 
     ``SPEC`` is the binding. ``SDK_GO`` is the form of sdk-go's JetStream protocol: header values are neither quoted nor
-    percent-encoded (decoding them would change the event's id), and ``content-type`` is the datacontenttype.
+    percent-encoded (decoding them would change the event's id), and ``content-type`` is the datacontenttype if there is
+    no ``ce-datacontenttype``, which is what sdk-go writes.
     """
 
     SPEC = "spec"

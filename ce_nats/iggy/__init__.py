@@ -5,6 +5,7 @@ Iggy, "Message headers" (August 2023); ``Layout.TYPED_KEYS`` is the layout of Ig
 has exactly one value, which has a type and at most 255 bytes. No network I/O.
 """
 
+from ._client import from_client_message, to_client_message
 from ._event import detect_mode, from_iggy_message, to_iggy_message
 from ._headers import MAX_HEADERS, HeaderKey, HeaderMap, Layout, decode_headers, encode_headers
 from ._json import as_fields, as_message, decode_json, encode_json
@@ -29,6 +30,8 @@ __all__ = [
     "encode_headers",
     "encode_json",
     "encode_message",
+    "from_client_message",
     "from_iggy_message",
+    "to_client_message",
     "to_iggy_message",
 ]

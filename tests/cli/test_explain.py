@@ -50,6 +50,23 @@ def test_mode_and_reason(cli, headers, data, mode, reason, code):
     assert (found["reason"] or "").startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("header", "dialect", "has_hint"),
+    [
+        ("content-type", "spec", True),
+        ("Content-Type", "spec", True),
+        ("content-type", "sdk-go", False),
+        ("ce-datacontenttype", "spec", False),
+        ("x", "spec", False),
+    ],
+)
+def test_content_type_that_is_not_that_of_the_data_has_a_hint(cli, header, dialect, has_hint):
+    message = json.dumps({"headers": [*REQUIRED, [header, "application/json"]], "data": "{}"})
+    found = json.loads(cli("explain", "--dialect", dialect, "--json", message).stdout)
+    assert (found["error"], found["hint"] is not None) == (None, has_hint)
+    assert ("hint: header " in cli("explain", "--dialect", dialect, message).stdout) is has_hint
+
+
 def test_text_output_has_no_control_characters(cli):
     headers = [*REQUIRED, ["ce-subject", "%C0%A0"], ["Tag", "\x1b[31m[red]\udcff"]]
     result = cli("explain", stdin=json.dumps({"headers": headers}))

@@ -64,8 +64,7 @@ def cloudevent(
             except for BINARY data.
         dataschema: Schema of the data, STRING, a URI.
         extensions: Extension attributes. A mapping of names to columns or their names keeps types: STRING, BOOLEAN,
-            integers of 32 bits, BINARY and TIMESTAMP. A column or its name is a map of strings to strings, without NULL
-            values.
+            integers of 32 bits, BINARY and TIMESTAMP. A column or its name is a map of strings to strings.
 
     Raises:
         TypeError: An argument is neither a column nor a str.

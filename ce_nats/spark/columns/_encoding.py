@@ -31,8 +31,8 @@ def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: Da
 
     If ``error`` has a code of :class:`ce_nats.ErrorCode`, the other fields are NULL. A NULL field of ``attributes`` is
     an attribute that the event does not have. Attributes keep the order of the struct, followed by extensions in the
-    order of the map. A duplicated name is ``duplicate-attribute``, a NULL in the map ``invalid-attribute-type``, a NULL
-    event ``invalid-message``. An event with an ``error`` keeps it.
+    order of the map, in which a NULL is omitted, too. A duplicated name is ``duplicate-attribute``, a NULL event
+    ``invalid-message``. An event with an ``error`` keeps it.
 
     The function runs in Python workers, which need ce_nats, and needs pyspark 4.1 or later. Select the struct before
     you take fields of it; otherwise Spark computes it once for each field.

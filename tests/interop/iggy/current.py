@@ -1,31 +1,22 @@
 """
 A peer with apache-iggy: ``current.py PACKAGES send|poll ADDRESS``, over HTTP if ADDRESS is a URL, else over TCP.
 
-It sends the messages in the lines of its input, or prints polled messages, one per line. A header is a pair of key and
-value, and each of these is a pair of the client's type name and the value, in base64 for raw bytes.
+It sends the messages in the lines of its input, or prints polled messages, one per line, as JSON with the layout of
+typed keys. ce_nats converts them from and to the objects of the client.
 """
 
 import asyncio
 import json
 import os
 import sys
-from base64 import b64decode, b64encode
 
 sys.path.insert(0, sys.argv[1])
 
 import apache_iggy as iggy
 
+from ce_nats.iggy import Layout, as_fields, as_message, from_client_message, to_client_message
+
 STREAM, TOPIC, PARTITION = "stream", "topic", 1
-
-
-def typed(family, spelled):
-    name, value = spelled
-    return getattr(family, name)(b64decode(value) if name == "Raw" else value)
-
-
-def spelled(typed):
-    name, value = type(typed).__name__, typed.value
-    return [name, b64encode(value).decode() if name == "Raw" else value]
 
 
 async def main(what: str, address: str) -> None:
@@ -34,11 +25,8 @@ async def main(what: str, address: str) -> None:
     await client.connect()
     await client.login_user("iggy", "password")
     if what == "send":
-        messages = []
-        for line in map(json.loads, sys.stdin):
-            headers = {typed(iggy.HeaderKey, key): typed(iggy.HeaderValue, value) for key, value in line["headers"]}
-            messages.append(iggy.SendMessage(b64decode(line["payload"]), headers or None, line["id"]))
-        await client.send_messages(STREAM, TOPIC, PARTITION, messages)
+        messages = [as_message(json.loads(line), layout=Layout.TYPED_KEYS) for line in sys.stdin]
+        await client.send_messages(STREAM, TOPIC, PARTITION, [to_client_message(message) for message in messages])
         return
     for message in await client.poll_messages(
         STREAM,
@@ -49,9 +37,7 @@ async def main(what: str, address: str) -> None:
         auto_commit=False,
         partition_id=PARTITION,
     ):
-        headers = [[spelled(key), spelled(value)] for key, value in (message.user_headers() or {}).items()]
-        payload = b64encode(message.payload()).decode()
-        print(json.dumps({"payload": payload, "headers": headers, "id": message.id(), "offset": message.offset()}))
+        print(json.dumps(as_fields(from_client_message(message), layout=Layout.TYPED_KEYS)))
 
 
 asyncio.run(main(*sys.argv[2:]))

@@ -266,7 +266,6 @@ CODES = (
     "missing-attribute",
     "empty-attribute",
     "invalid-attribute-name",
-    "invalid-attribute-type",
     "invalid-character",
     "unsupported-specversion",
     "invalid-media-type",
