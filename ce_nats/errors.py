@@ -138,6 +138,7 @@ class ErrorCode(str, Enum):
     DATA_CONFLICT = "data-conflict"
     INVALID_DATA = "invalid-data"
     DATA_MISMATCH = "data-mismatch"
+    DATA_NOT_DELIVERED = "data-not-delivered"
 
     # Headers, frames and subjects.
     DUPLICATE_HEADER = "duplicate-header"

@@ -39,6 +39,7 @@ SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
 CODES_WITHOUT_CASES = {
     ErrorCode.INVALID_MESSAGE: "is for Python objects that are neither message nor event",
     ErrorCode.DATA_MISMATCH: "is for a type of the caller",
+    ErrorCode.DATA_NOT_DELIVERED: "is for columns; events have a placeholder",
     ErrorCode.FORBIDDEN_SUBJECT: "is for a subject that the caller has from a message",
     ErrorCode.EVENT_EXPIRED: "is for an extension, and depends on the time",
     ErrorCode.UNSUPPORTED_DATAREF: "is for an extension, which the codec treats as any other",

@@ -20,8 +20,8 @@ from ..codec import media_type, percent, structured
 from ..codec._json_members import split_event
 from ..codec.attributes import ABSOLUTE_URI, CORE, ExtensionTypes, are_valid_names, canonical, decode_extension
 from ..codec.binding import from_nats_message
-from ..codec.event import DecodedEvent
-from ..codec.mode import ContentMode, SortedNames, detect_mode, sort_names, structured_by
+from ..codec.event import DecodedEvent, NotDelivered
+from ..codec.mode import SIZE_HEADER, ContentMode, SortedNames, detect_mode, sort_names, structured_by
 from ..codec.timestamp import COMMON, Timestamp
 from ..errors import DecodeError
 from ..message import Headers, NatsMessage
@@ -149,10 +149,10 @@ class _Batch:
 
     def _decode_group(self, names: tuple[str, ...], rows: list[int]) -> None:
         found = sort_names(names)
-        if not found.content_type_places:
-            self._decode_by_names(found, rows)
-        elif len(found.content_type_places) > 1:
+        if len(found.content_type_places) > 1 or SIZE_HEADER in names:
             self._decode_singly(rows)
+        elif not found.content_type_places:
+            self._decode_by_names(found, rows)
         else:
             by_type: dict[str, list[int]] = {}
             for row, value in zip(rows, self._values(rows, found.content_type_places[0]).to_pylist()):
@@ -263,6 +263,8 @@ class _Batch:
         except DecodeError as error:
             self._errors[row] = error
             return
+        if isinstance(event.data, NotDelivered):
+            self._errors[row] = event.data.error
         has_types = types and not types.keys().isdisjoint(event._attributes)
         untyped = decode(*given, **how, parse_data=False) if has_types else None
         self._events.add(row, event, detect_mode(*given) if mode is None else mode, untyped)
@@ -477,7 +479,8 @@ class Events:
         )
         if self._declared:
             self._typed.append(tuple(map(attributes.get, self._declared)))
-        self._data.append(event._data)  # type: ignore[arg-type]  # bytes, because data was not parsed
+        data: Any = event._data  # bytes, because it was not parsed
+        self._data.append(None if isinstance(data, NotDelivered) else data)
         self._is_json.append(event.is_json)
         self._modes.append(mode.value)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ..capture._message_json import as_message, read_object
 from ..codec.binding import from_nats_message, to_nats_message
-from ..codec.event import DecodedEvent
+from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import ContentMode
 from ..errors import DecodeError, EncodeError
 from ..message import Headers, NatsMessage, StoredMessage
@@ -103,8 +103,11 @@ def event_line(event: DecodedEvent) -> bytes:
     Text is unchanged, also if binary mode cannot encode it because its charset is unknown or lacks a character.
 
     Raises:
+        DecodeError: ``data-not-delivered``.
         EncodeError: ``invalid-data`` for text with unpaired surrogates, which UTF-7 can have.
     """
+    if isinstance(event.data, NotDelivered):
+        raise event.data.error
     try:
         return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
     except EncodeError:

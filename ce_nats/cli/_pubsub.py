@@ -19,7 +19,7 @@ from ..aio.publishing._atomic import MAX_EVENTS
 from ..capture._message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
-from ..codec.event import DecodedEvent
+from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate, subject_of_text
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, PublishError
@@ -317,16 +317,23 @@ def sub(
     run_until_stopped(receive())
 
 
+def _error(item: Received) -> CeNatsError | None:
+    """Return the reason why an item cannot be printed as an event, or None."""
+    if item.error is None and isinstance(item.event.data, NotDelivered):
+        return item.event.data.error
+    return item.error
+
+
 def _line(item: Received) -> bytes:
     subject = item.subject.encode()
-    if item.error is not None:
-        return b"%s %s\n" % (subject, " ".join(str(item.error).split()).encode("utf-8", "replace"))
+    if (error := _error(item)) is not None:
+        return b"%s %s\n" % (subject, " ".join(str(error).split()).encode("utf-8", "replace"))
     return b"%s %s" % (subject, event_line(item.event))
 
 
 def _json_line(item: Received) -> bytes:
     message = item.message
-    if item.error is None:
+    if (error := _error(item)) is None:
         return b'{"subject":%s,"event":%s}\n' % (json.dumps(message.subject).encode(), event_line(item.event).strip())
     fields: dict[str, Any] = as_fields(header_pairs(message.headers), message.data, message.subject, message.reply)
-    return as_line({**fields, "error": error_fields(item.error)})
+    return as_line({**fields, "error": error_fields(error)})

@@ -16,10 +16,11 @@ from ._bounded_cache import BoundedCache
 from ._message_id import dedup_text
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
-from .event import DecodedEvent, EventLike, attributes_and_data, attributes_data_and_presence
+from .event import DecodedEvent, EventLike, NotDelivered, attributes_and_data, attributes_data_and_presence
 from .formats import EventFormat, Format
 from .mode import (
     CONTENT_TYPE,
+    NOT_DELIVERED,
     PREFIX,
     STRUCTURED_TYPE,
     ContentMode,
@@ -28,6 +29,7 @@ from .mode import (
     other_format,
     parts,
     scan,
+    undelivered_size,
 )
 from .subject_template import SubjectTemplate
 
@@ -141,7 +143,8 @@ def from_nats_message(
     Decode a NATS message to an event.
 
     The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
-    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data.
+    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data,
+    or with a header ``Nats-Msg-Size`` :class:`~ce_nats.codec.event.NotDelivered`.
     In structured mode the media type in ``Content-Type`` determines the event format; without it the format is JSON.
 
     Args:
@@ -175,6 +178,9 @@ def from_nats_message(
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
         dialect = choice(Dialect, dialect, "dialect")
+    size = 0 if payload else undelivered_size(headers)
+    if size and mode is _STRUCTURED:
+        raise DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message must be a CloudEvent, got {NOT_DELIVERED}")
     if event_format is not None:
         return formats.decode(event_format, payload, parse_data=parse_data, extension_types=extension_types)
     if mode is _STRUCTURED:
@@ -184,7 +190,7 @@ def from_nats_message(
             parse_data=parse_data,
             extension_types=extension_types,
         )
-    return binary.decode(
+    event = binary.decode(
         found,
         payload,
         content_type=None if dialect is _SPEC else _lower_case_content_type(headers),
@@ -192,6 +198,7 @@ def from_nats_message(
         parse_data=parse_data,
         extension_types=extension_types,
     )
+    return DecodedEvent(event._attributes, NotDelivered(size)) if size else event
 
 
 def dedup_id(event: EventLike) -> str:

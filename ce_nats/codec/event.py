@@ -34,7 +34,7 @@ class EventLike(Protocol):
 
 class NotDelivered:
     """
-    Placeholder for data that was not delivered, as for a headers-only consumer.
+    Placeholder for data that was not delivered: of a consumer, or a republish, with ``headers_only``.
 
     An event with it cannot be encoded, in either mode, so that its data is not lost by mistake. It is not a
     dataclass, because dataclasses can be encoded.
@@ -59,6 +59,12 @@ class NotDelivered:
 
     def __repr__(self) -> str:
         return f"NotDelivered(size={self.size})"
+
+    @property
+    def error(self) -> DecodeError:
+        """The error for formats that have no such placeholder: ``data-not-delivered``."""
+        text = f"the payload of {self.size} bytes was not delivered (headers only)"
+        return DecodeError(ErrorCode.DATA_NOT_DELIVERED, text, attribute="data")
 
 
 class DecodedEvent(CloudEvent):

@@ -33,6 +33,11 @@ CONTENT_TYPE: Final = "Content-Type"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
 # Headers of a key-value bucket's tombstone, and of the delete marker that a stream places for an expired message.
 MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
+# Header of a message without its payload: of a consumer or a republish with ``headers_only``.
+SIZE_HEADER: Final = "Nats-Msg-Size"
+_MAX_DIGITS: Final = 18
+
+NOT_DELIVERED: Final = "a message whose payload was not delivered (headers only)"
 
 _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
 _BATCH: Final = "application/cloudevents-batch"
@@ -149,6 +154,12 @@ def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
     if isinstance(headers, UnreadableHeaders):
         raise headers.error
     return Headers(headers), data
+
+
+def undelivered_size(headers: HeadersLike) -> int:
+    """Return the size of the payload that a message with an empty payload would have; 0 if it has no other payload."""
+    text = dict(header_pairs(headers)).get(SIZE_HEADER, "").strip(" \t")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
 
 
 def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
@@ -277,8 +288,8 @@ def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
         what = f"a status message of the server ({preview(known.get('Status', ''))})"
     elif any(name in known for name in MARKERS):
         what = "a delete marker"
-    elif "Nats-Msg-Size" in known:
-        what = "a message whose payload was not delivered (headers only)"
+    elif SIZE_HEADER in known:
+        what = NOT_DELIVERED
     else:
         what = "an empty message without headers that start with 'ce-'"
     return DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message must be a CloudEvent, got {what}")

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from ..codec import media_type
 from ..codec.attributes import canonical
-from ..codec.event import DecodedEvent
+from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.media_type import DataKind
 from ..codec.timestamp import Timestamp
 from ._cases import octets, text
@@ -91,6 +91,8 @@ def _data(event: DecodedEvent) -> Fields:
     value = event.get_data()
     if not event.has_data:
         return {"absent": True}
+    if isinstance(value, NotDelivered):
+        return {"not_delivered": value.size}
     if isinstance(value, bytes):
         return {"base64": b64encode(value).decode("ascii")}
     content_type = media_type.parse(event.get_attributes().get("datacontenttype", "application/json"))

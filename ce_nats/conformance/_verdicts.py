@@ -150,6 +150,8 @@ def _normal_data(data: Any) -> list[Any]:
     """Return ``[kind, value]``, so that text, bytes and JSON are never equal."""
     if data.get("absent") is True:
         return ["absent"]
+    if "not_delivered" in data:
+        return ["not_delivered", data["not_delivered"]]
     if "json" in data:
         return ["json", data["json"]]
     if "text" in data:

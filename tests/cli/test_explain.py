@@ -194,3 +194,13 @@ def test_context_is_only_read_with_a_stream(cli, monkeypatch):
     monkeypatch.setenv("NATS_CONTEXT", "missing")
     assert cli("explain", json.dumps({"headers": REQUIRED, "data": ""})).exit_code == 0
     assert cli("explain", "--stream", "S", "--sequence", 1).exit_code == 2
+
+
+def test_data_that_was_not_delivered_is_an_error(cli):
+    """Not an event without data; of ``decode``, too."""
+    headers = [*REQUIRED, ["Nats-Msg-Size", "13"]]
+    status, found = explain(cli, headers)
+    assert (status, found["error"]["code"], found["event"]) == (1, "data-not-delivered", None)
+    result = cli("decode", json.dumps({"headers": headers, "data": ""}))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "data-not-delivered: the payload of 13 bytes was not delivered" in result.stderr

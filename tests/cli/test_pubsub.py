@@ -30,10 +30,13 @@ def test_sub_prints_messages_that_are_not_events_as_json(start, at_server, with_
 
     async def send(js):
         await js._nc.publish(subject, b"\xff", headers={"a": "1"})
+        core = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+        await js._nc.publish(subject, b"", headers={**core, "Nats-Msg-Size": "13"})
 
     with_js(send)
     at_server("pub", subject, "--mode", "structured", event())
-    bad, good = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
+    bad, bare, good = (json.loads(process.stdout.readline()) for _ in range(3))
+    assert bare["error"]["code"] == "data-not-delivered"
     assert (bad["error"]["code"], bad["headers"], bad["data_base64"]) == ("not-a-cloudevent", [["a", "1"]], "/w==")
     assert (good["subject"], good["event"]["id"]) == (subject, "1")
     process.send_signal(signal.SIGINT)

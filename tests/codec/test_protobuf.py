@@ -173,6 +173,11 @@ def test_truncated_payloads_are_rejected(event: Event, size: int) -> None:
         )
 
 
+def test_a_payload_that_was_not_delivered_is_not_an_event() -> None:
+    message = NatsMessage("", b"", {"Content-Type": TYPE, "Nats-Msg-Size": "7"})
+    refused(DecodeError, "not-a-cloudevent", from_nats_message, message)
+
+
 def test_time_is_linear() -> None:
     """A megabyte of data, and ten thousand attributes."""
     assert decode(encode(plain_event(b"x" * 2**20)).data).get_data() == b"x" * 2**20

@@ -130,6 +130,8 @@ def _value(case: Case, field: str, value: Any) -> str:
 def _data(case: Case, data: Mapping[str, Any]) -> str:
     if data.get("absent"):
         return "no data"
+    if "not_delivered" in data:
+        return "data that was not delivered"
     if "json" in data:
         return f"JSON {_shown(data['json'])}"
     if "text" in data and case.op == "from_nats_message":

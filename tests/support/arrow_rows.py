@@ -15,6 +15,7 @@ from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_cloudevents
 from ce_nats.arrow._explode import extension_types
 from ce_nats.codec.attributes import canonical
+from ce_nats.codec.event import NotDelivered
 from ce_nats.codec.mode import detect_mode
 from tests.support.damage import as_text
 
@@ -54,7 +55,10 @@ def expected(row: Row, extensions: dict[str, str] | None = None, prefix: str = "
     made |= {name: attributes.get(name) for name in CORE}
     made["time"] = instant(made["time"])
     made["extensions"] = [(name, canonical(value)) for name, value in untyped.items() if name not in CORE]
-    made |= {"data": event.get_data(), "mode": str(detect_mode(message))}
+    data = event.get_data()
+    if isinstance(data, NotDelivered):
+        made["error"], data = "data-not-delivered", None
+    made |= {"data": data, "mode": str(detect_mode(message))}
     made |= {name: attributes.get(name) for name in types if name not in CORE}
     made |= {name: instant(made[name]) for name, kind in types.items() if kind is datetime}
     return {prefix + name: value for name, value in made.items()}

@@ -11,6 +11,7 @@ from pyspark.sql import Row, SparkSession
 
 from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.codec.attributes import canonical
+from ce_nats.codec.event import NotDelivered
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import explode_cloudevents
@@ -92,7 +93,8 @@ def _types(case: Case) -> dict[str, str]:
 
 def compare(event: Any, row: Row) -> str:
     """Return the first difference, or ``""``."""
-    if isinstance(event, str) or row["ce_error"] is not None:
+    is_delivered = not isinstance(event, str) and not isinstance(event.get_data(), NotDelivered)
+    if isinstance(event, str) or (row["ce_error"] is not None and is_delivered):
         rest = [
             name for name in row.asDict() if name.startswith("ce_") and name != "ce_error" and row[name] is not None
         ]
@@ -107,7 +109,9 @@ def compare(event: Any, row: Row) -> str:
     extensions = {name: canonical(value) for name, value in attributes.items()}
     if extensions != row["ce_extensions"]:
         return f"{extensions} is {row['ce_extensions']} in Spark"
-    data = event.get_data()
+    data = event.get_data() if is_delivered else None
+    if not is_delivered and row["ce_error"] != "data-not-delivered":
+        return f"the error is {row['ce_error']!r} in Spark"
     if data != (None if row["ce_data"] is None else bytes(row["ce_data"])):
         return f"{data!r} is {row['ce_data']!r} in Spark"
     return ""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -15,8 +15,8 @@ from nats.js import JetStreamContext
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
-from ...codec.event import DecodedEvent, NotDelivered
-from ...codec.mode import MARKERS, ContentMode, detect_mode
+from ...codec.event import DecodedEvent
+from ...codec.mode import MARKERS, ContentMode, detect_mode, undelivered_size
 from ...errors import DecodeError, DeliveryError, ErrorCode
 from ...extensions.expiry import is_expired
 from ...message import UnreadableHeaders
@@ -33,8 +33,6 @@ from ._entry import Entry
 from ._ledger import Ledger
 from ._record import Recorder
 from ._settle import Settler
-
-_SIZE: Final = "Nats-Msg-Size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +97,17 @@ class HeadersOnly:
             DecodeError: As :func:`ce_nats.from_nats_message` does.
             DeliveryError: The event cannot be read now.
         """
-        size = _size(message)
         if is_marker(message):
             return self._reading.of_message(message)
         try:
             mode = self._reading.mode or detect_mode(message)
         except DecodeError:
             mode = ContentMode.STRUCTURED  # or not an event, which depends on the payload
-        if mode == ContentMode.STRUCTURED and size:
+        if mode == ContentMode.STRUCTURED and undelivered_size(message.headers):
             stored = await original(self._js, message)
             if stored is not None:
                 return self._reading.of_message(as_message(stored, self._stream))
-        event = self._reading.of_message(message)
-        if not size:
-            return event
-        return DecodedEvent(event._attributes, NotDelivered(size), is_json=event.is_json)
+        return self._reading.of_message(message)
 
 
 class Preparation:
@@ -279,12 +273,6 @@ def is_marker(message: Msg) -> bool:
     """Return whether a message is a tombstone of a key-value bucket, which has no event."""
     headers: dict[str, Any] = message.headers or {}
     return not message.data and any(name in headers for name in MARKERS)
-
-
-def _size(message: Msg) -> int:
-    """Return the number of bytes that were not delivered; clients can also send the server's header for it."""
-    text = (message.headers or {}).get(_SIZE, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _is_expired(event: DecodedEvent, leeway: float) -> bool:

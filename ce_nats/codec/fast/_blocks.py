@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from .._bounded_cache import Names
 from ..attributes import ExtensionTypes, are_valid_names
 from ..event import DecodedEvent
-from ..mode import ContentMode, SortedNames, sort_names
+from ..mode import SIZE_HEADER, ContentMode, SortedNames, sort_names
 from . import _values
 from ._compile import CompiledConverters, _joined, _key, _source, _uncached
 from ._decode import _convert, _decode_event, _readers
@@ -237,6 +237,8 @@ _SCOPE: Final[Mapping[str, object]] = {
 def _shape(names: Names, text: str = _TEXT) -> _Shape:
     found = sort_names(names)
     if len(found.content_type_places) > 1 or (found.attributes and not are_valid_names(found.attributes)):
+        return _no_event
+    if SIZE_HEADER in names:
         return _no_event
     scope: dict[str, Any] = {f"name_of_v{place}": name for place, name in zip(found.ce_places, found.attributes)}
     scope |= {**_SCOPE, "match": re.compile(block_pattern(names, text)).fullmatch}

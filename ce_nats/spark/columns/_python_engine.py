@@ -97,8 +97,9 @@ def event_array(decoded: Decoded) -> pa.Array:
     """Return an array of :data:`._schema.ARROW_EVENT`, with one struct for each message."""
     columns = decoded.columns
     codes = _codes(decoded)
+    has_none = columns["mode"].is_null()
     attributes = pa.StructArray.from_arrays(
-        [columns[field.name] for field in ARROW_ATTRIBUTES], fields=list(ARROW_ATTRIBUTES), mask=codes.is_valid()
+        [columns[field.name] for field in ARROW_ATTRIBUTES], fields=list(ARROW_ATTRIBUTES), mask=has_none
     )
     arrays = [attributes, *(columns[name] for name in ("extensions", "data", "is_json", "mode")), codes]
     return pa.StructArray.from_arrays(arrays, fields=list(ARROW_EVENT))

@@ -150,9 +150,14 @@ public final class Decoder implements ScalarFunction<InternalRow> {
 
     private Event decode(Headers headers, byte[] payload) throws DecodeError {
         Mode mode = Mode.detect(headers, payload.length > 0);
-        return mode.mode() == ContentMode.BINARY
-                ? Binary.decode(headers, payload, types)
-                : Structured.decode(payload, mode.isMarked(), types);
+        boolean isDelivered = payload.length > 0 || !headers.hasUndeliveredPayload();
+        if (mode.mode() == ContentMode.BINARY) {
+            Event event = Binary.decode(headers, payload, types);
+            event.isDelivered = isDelivered;
+            return event;
+        }
+        DecodeError.require(isDelivered, ErrorCode.NOT_A_CLOUDEVENT);
+        return Structured.decode(payload, mode.isMarked(), types);
     }
 
     // --- Called by the planner ---------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ enum ErrorCode {
     NOT_AN_OBJECT("not-an-object"),
     DATA_CONFLICT("data-conflict"),
     INVALID_DATA("invalid-data"),
+    DATA_NOT_DELIVERED("data-not-delivered"),
 
     // Headers.
     DUPLICATE_HEADER("duplicate-header"),

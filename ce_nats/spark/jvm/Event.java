@@ -28,6 +28,9 @@ final class Event {
     /** The data, or null if the event has no data. */
     byte[] data;
 
+    /** False if the event has data that the message does not contain. */
+    boolean isDelivered = true;
+
     /** Whether this is a JSON event with data and without a datacontenttype, which means application/json. */
     boolean isJson;
 

@@ -16,6 +16,7 @@ final class Headers {
     static final Headers NONE = new Headers(0);
 
     private static final byte[] UNUSED = {};
+    private static final int MAX_DIGITS = 18;
 
     private Name[] names;
     private byte[][] values;
@@ -36,6 +37,27 @@ final class Headers {
 
     byte[] value(int index) {
         return values[index];
+    }
+
+    /**
+     * Return whether a message with an empty payload would have another one, by {@code Nats-Msg-Size}; mirrors {@code
+     * undelivered_size} of {@code ce_nats/codec/mode.py}.
+     */
+    boolean hasUndeliveredPayload() {
+        boolean isPositive = false;
+        for (int index = 0; index < size; index++) {
+            if (names[index].isSize()) {
+                byte[] text = Text.strip(values[index]);
+                boolean isNumber = text.length > 0 && text.length <= MAX_DIGITS;
+                isPositive = false;
+                for (byte digit : text) {
+                    isNumber &= Text.isDigit(digit);
+                    isPositive |= digit != '0';
+                }
+                isPositive &= isNumber;
+            }
+        }
+        return isPositive;
     }
 
     /**

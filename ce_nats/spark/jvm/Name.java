@@ -1,5 +1,7 @@
 package io.cenats.spark;
 
+import java.util.Arrays;
+
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -7,12 +9,14 @@ import org.apache.spark.unsafe.types.UTF8String;
  * ce_nats/codec/mode.py}.
  *
  * @param isContentType true for {@code Content-Type}, in any case
+ * @param isSize true for {@code Nats-Msg-Size}, of a message without its payload
  * @param attribute the attribute of a {@code ce-} header, in lower case, or null for another header; bytes that are not
  *     UTF-8 are replaced by characters that are invalid in a name, too
  * @param index the attribute's index in {@link Attributes#CORE}, or {@link Attributes#EXTENSION}
  */
-record Name(boolean isContentType, String attribute, int index) {
+record Name(boolean isContentType, boolean isSize, String attribute, int index) {
     private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
+    private static final byte[] SIZE = Text.bytes("Nats-Msg-Size");
     private static final byte[] PREFIX = Text.bytes("ce-");
 
     private static final ParseCache<Name> KNOWN = new ParseCache<>(Name::parse);
@@ -34,11 +38,12 @@ record Name(boolean isContentType, String attribute, int index) {
     private static Name parse(byte[] text) {
         String attribute = Text.startsWith(text, PREFIX) ? Text.lowerCased(text, PREFIX.length) : null;
         int index = attribute == null ? Attributes.EXTENSION : Attributes.index(attribute);
-        return new Name(Text.equalsIgnoringCase(text, CONTENT_TYPE), attribute, index);
+        boolean isContentType = Text.equalsIgnoringCase(text, CONTENT_TYPE);
+        return new Name(isContentType, Arrays.equals(text, SIZE), attribute, index);
     }
 
     /** Return whether the value of the header has a meaning. */
     boolean isUsed() {
-        return isContentType || attribute != null;
+        return isContentType || isSize || attribute != null;
     }
 }

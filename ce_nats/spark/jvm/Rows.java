@@ -101,7 +101,7 @@ final class Rows {
                 case 2 -> event.data;
                 case 3 -> event.isJson;
                 case 4 -> string(event.mode);
-                default -> null;
+                default -> error(event);
             };
         }
     }
@@ -141,10 +141,14 @@ final class Rows {
                 case 0 -> map(event.extensions());
                 case 1 -> event.data;
                 case 2 -> string(event.mode);
-                case 3 -> null;
+                case 3 -> error(event);
                 default -> event.typed[field - FLAT.length];
             };
         }
+    }
+
+    private static UTF8String error(Event event) {
+        return event.isDelivered ? null : string(ErrorCode.DATA_NOT_DELIVERED);
     }
 
     private static MapData map(Map<String, byte[]> texts) {

@@ -4,10 +4,10 @@ import asyncio
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, RePublish
 
 from ce_nats import ContentMode, EncodeError, to_nats_message
-from ce_nats.aio import OutcomeKind, PullConsumer
+from ce_nats.aio import OutcomeKind, PullConsumer, subscribe
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.codec.event import NotDelivered
 from ce_nats.redelivery import DeadLetter, Reason
@@ -79,8 +79,33 @@ async def test_headers_only_deliveries_have_attributes(
     assert [event.has_data for event in events] == [True, False, True, True]
     with pytest.raises(EncodeError):
         to_nats_message(events[0])
-    assert letters[0].data == b"no event"
+    assert sorted(letter.data for letter in letters) == [b"", b"no event"]
     await is_settled()
+
+
+async def test_copies_with_headers_only_have_attributes(
+    nc, js, stream, subject, make_event, consume, is_settled, dead_letters
+):
+    """Of a stream with republish, for subscribers and in a stream that stores them. No event is in them to be read."""
+    config = RePublish(src=f"{subject}_original", dest=subject, headers_only=True)
+    await js.add_stream(name=f"{stream}_original", subjects=[f"{subject}_original"], republish=config)
+    async with subscribe(nc, subject) as items:
+        await ce_js.publish(js, make_event(1, {"n": 1}), f"{subject}_original")
+        await ce_js.publish(js, make_event(2, {"n": 2}), f"{subject}_original", mode=ContentMode.STRUCTURED)
+        first, second = [await anext(items) for _ in range(2)]
+    assert first.event.data == NotDelivered(len(b'{"n":1}'))
+    assert second.error.code == "not-a-cloudevent"
+    with pytest.raises(EncodeError):
+        to_nats_message(first.event)
+    async with consume() as consumer:
+        async with await take(consumer) as event:
+            assert (number_of(event), event.data) == (1, NotDelivered(len(b'{"n":1}')))
+        reader = asyncio.create_task(anext(consumer))
+        (letter,) = await dead_letters(1)
+        reader.cancel()
+    assert ("Dead-Letter-Error", "not-a-cloudevent") in letter.headers
+    await is_settled()
+    await js.delete_stream(f"{stream}_original")
 
 
 @pytest.fixture

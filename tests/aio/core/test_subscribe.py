@@ -8,6 +8,7 @@ import pytest
 
 from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
 from ce_nats.aio import _natspy, connect, events, flush, publish, subscribe
+from ce_nats.codec.event import NotDelivered
 
 # Messages of sdk-go's protocols, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (
@@ -449,7 +450,7 @@ async def test_w6_headers_without_payload(nc, js, subject, stream, make_event):
     subscription = await js.subscribe(subject, stream=stream, headers_only=True, manual_ack=True)
     binary, structured = await take(events(subscription), 2)
     assert binary.message.headers["Nats-Msg-Size"] == "5"
-    assert (binary.event.get_id(), binary.event.get_data()) == ("event 1", None)
+    assert (binary.event.get_id(), binary.event.get_data()) == ("event 1", NotDelivered(5))
     assert structured.error.code == "not-a-cloudevent"
     assert "headers only" in structured.error.message
     await subscription.unsubscribe()

@@ -232,8 +232,8 @@ def _expected(group: Group, headers: Any, data: bytes | None) -> bytes:
 
 def _of_event(columns: dict[str, Any], row: Any) -> Iterator[Any]:
     """Yield the fields of ``from_nats``; a struct that is NULL is one field."""
-    time_text, is_json = (None, None) if columns["error"] else details_of(row)
-    yield from [None] if columns["error"] else [*(columns[name] for name in CORE), time_text]
+    time_text, is_json = details_of(row) if columns["mode"] else (None, None)
+    yield from [*(columns[name] for name in CORE), time_text] if columns["mode"] else [None]
     yield from (columns["extensions"], columns["data"], is_json, columns["mode"], columns["error"])
 
 

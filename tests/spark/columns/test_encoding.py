@@ -33,6 +33,7 @@ from ce_nats.codec import media_type
 from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.attributes import canonical
 from ce_nats.codec.data import JsonText
+from ce_nats.codec.event import NotDelivered
 from ce_nats.codec.media_type import DataKind
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
@@ -452,6 +453,9 @@ def test_decoded_events_are_encoded_as_python_does(spark: SparkSession) -> None:
         )
         if error is not None:
             assert {row[mode]["error"] for mode in MODES} == {str(error.code)}, name
+            continue
+        if isinstance(event.get_data(), NotDelivered):
+            assert {row[mode]["error"] for mode in MODES} == {"data-not-delivered"}, name
             continue
         attributes = event.get_attributes()
         # Only JSON events have typed extensions, and a row does not keep the types.

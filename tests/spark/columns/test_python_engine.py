@@ -95,7 +95,7 @@ def test_the_struct_is_that_of_from_nats(spark: SparkSession) -> None:
         event = row["event"]
         attributes = event["attributes"] or defaultdict(type(None))
         assert event["error"] == flat["ce_error"]
-        assert (event["attributes"] is None) == (event["error"] is not None)
+        assert (event["attributes"] is None) == (event["mode"] is None)
         names = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "specversion")
         assert [attributes[name] for name in names] == [flat[f"ce_{name}"] for name in names]
         others = ("extensions", "data", "mode")
