@@ -89,4 +89,9 @@ def _dedup_lines(headers: pa.Array, payloads: pa.Array, lines: pa.Array, has_id:
     columns = decode(headers, payloads).columns
     pairs = zip(columns["source"].to_pylist(), columns["id"].to_pylist(), has_id.to_pylist())
     ids = [None if source is None or known else dedup_text(source, id_) for source, id_, known in pairs]
-    return _join(lines, pc.coalesce(_join(f"{MSG_ID}: ", pa.array(ids, pa.string()), "\r\n"), pa.scalar("")))
+    return with_ids(lines, pa.array(ids, pa.string()))
+
+
+def with_ids(lines: pa.Array, ids: pa.Array) -> pa.Array:
+    """Add a ``Nats-Msg-Id`` to the lines of each row whose id is not NULL."""
+    return _join(lines, pc.coalesce(_join(f"{MSG_ID}: ", ids, "\r\n"), pa.scalar("")))

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from .._bounded_cache import Names
-from ..attributes import ExtensionTypes, are_valid_names
+from ..attributes import ExtensionTypes
 from ..event import DecodedEvent
-from ..mode import SIZE_HEADER, ContentMode, SortedNames, sort_names
+from ..mode import ContentMode, SortedNames, sort_names
 from . import _values
-from ._compile import CompiledConverters, _joined, _key, _source, _uncached
+from ._compile import CompiledConverters, _joined, _key, _source, _uncached, is_handled
 from ._decode import _convert, _decode_event, _readers
 from ._values import RULES, decline
 
@@ -236,9 +236,7 @@ _SCOPE: Final[Mapping[str, object]] = {
 
 def _shape(names: Names, text: str = _TEXT) -> _Shape:
     found = sort_names(names)
-    if len(found.content_type_places) > 1 or (found.attributes and not are_valid_names(found.attributes)):
-        return _no_event
-    if SIZE_HEADER in names:
+    if not is_handled(names, found):
         return _no_event
     scope: dict[str, Any] = {f"name_of_v{place}": name for place, name in zip(found.ce_places, found.attributes)}
     scope |= {**_SCOPE, "match": re.compile(block_pattern(names, text)).fullmatch}

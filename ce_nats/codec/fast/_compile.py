@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from .. import _json_members
 from .._bounded_cache import MAX_TUPLES, BoundedNamesCache, Names, is_cacheable
 from ..attributes import CORE, are_valid_names
-from ..mode import PREFIX, SIZE_HEADER, sort_names
+from ..mode import PREFIX, SIZE_HEADER, SortedNames, sort_names
 from . import _values
 from ._values import RULES, NotHandled, decline
 
@@ -257,12 +257,17 @@ def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[Names], Conver
     return lambda names: compiled(source(names), {}) if are_valid_names(names) else decline
 
 
+def is_handled(names: Names, found: SortedNames) -> bool:
+    """Return whether the fast path decodes messages with these headers; a size stands for a payload elsewhere."""
+    if len(found.content_type_places) > 1 or SIZE_HEADER in names:
+        return False
+    return not found.attributes or are_valid_names(found.attributes)
+
+
 def _header_decoder(names: Names) -> Converter:
     found = sort_names(names)
-    is_handled = len(found.content_type_places) <= 1 and (not found.attributes or are_valid_names(found.attributes))
-    is_handled = is_handled and SIZE_HEADER not in names
     keys = {f"name_of_v{place}": name for place, name in zip(found.ce_places, found.attributes)}
-    return compiled(header_decoder_source(names), keys) if is_handled else decline
+    return compiled(header_decoder_source(names), keys) if is_handled(names, found) else decline
 
 
 header_encoders: Final = CompiledConverters(_encoder(header_encoder_source))

@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from ...aio.core._publish import check_sizes
 from ...aio.publishing._prepare import MAX_HEADER_BYTES
 from ...arrow._copies import copied_headers
-from ...arrow._encode import Encoded, _join, encode
+from ...arrow._decode import _indexes
+from ...arrow._encode import Encoded, encode
 from ...arrow._frames import frames, pieces
-from ...arrow._header_lines import encode_headers
+from ...arrow._header_lines import encode_headers, with_ids
 from ...arrow._headers import octets
 from ...codec.binding import dedup_id, from_nats_message, to_nats_message
 from ...codec.event import DecodedEvent
@@ -148,12 +149,15 @@ class RowEncoder:
     def _with_ids(self, subjects: pa.Array, lines: pa.Array, payloads: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Add a ``Nats-Msg-Id`` to the lines of messages without one."""
         if self._dedup and self._columns.event is None:
-            has_id = pc.match_substring_regex(lines, _HAS_ID)
-            rows = zip(subjects.to_pylist(), lines.to_pylist(), payloads.to_pylist(), has_id.to_pylist())
-            ids = [
-                None if known else self._row_id(number, *row) for number, (*row, known) in enumerate(rows, self._next)
-            ]
-            lines = _join(lines, pc.coalesce(_join(f"{MSG_ID}: ", pa.array(ids, pa.string()), "\r\n"), pa.scalar("")))
+            rows = _indexes(pc.invert(pc.match_substring_regex(lines, _HAS_ID)))
+            if rows:
+                ids: list[str | None] = [None] * len(lines)
+                some = pa.array(rows, pa.int64())
+                for row, *message in zip(
+                    rows, *(column.take(some).to_pylist() for column in (subjects, lines, payloads))
+                ):
+                    ids[row] = self._row_id(self._next + row, *message)
+                lines = with_ids(lines, pa.array(ids, pa.string()))
         return subjects, lines, payloads
 
     def _row_id(self, number: int, subject: str, lines: str, payload: bytes) -> str:

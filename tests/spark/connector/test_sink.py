@@ -15,6 +15,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from ce_nats import ContentMode, EncodeError, Timestamp, from_nats_message, to_nats_message
@@ -443,20 +444,21 @@ def test_overwriting_is_rejected(spark: SparkSession, server: NatsServer) -> Non
         writer.save()
 
 
+def write_stream(frame: DataFrame, server: NatsServer, checkpoint: Path) -> StreamingQuery:
+    """Write the rows that a stream has, and return the query, which has ended."""
+    writer = frame.writeStream.format("nats").option("url", server.url).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(300)
+    assert query.exception() is None
+    return query
+
+
 def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     """A query from files to a stream continues at its checkpoint after a restart, and stores no duplicates."""
 
     def write_new_files() -> None:
         frame = spark.readStream.schema(ROW).parquet(str(tmp_path / "in"))
-        query = (
-            frame.writeStream.format("nats")
-            .option("url", server.url)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(300)
-        assert query.exception() is None
+        write_stream(frame, server, tmp_path / "checkpoint")
 
     all_rows = rows_of(events(60))
     spark.createDataFrame(all_rows[:40], ROW).write.parquet(str(tmp_path / "in"))
@@ -471,17 +473,8 @@ def test_a_repeated_micro_batch_stores_no_row_twice(spark: SparkSession, server:
     """As after a crash of the driver before the commit. The rows are not events."""
     spark.sql("select 'out.a' subject, 'x' data from range(20)").write.parquet(str(tmp_path / "in"))
     for _ in range(2):
-        query = (
-            spark.readStream.schema("subject string, data string")
-            .parquet(str(tmp_path / "in"))
-            .writeStream.format("nats")
-            .option("url", server.url)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(300)
-        assert query.exception() is None
+        frame = spark.readStream.schema("subject string, data string").parquet(str(tmp_path / "in"))
+        query = write_stream(frame, server, tmp_path / "checkpoint")
         assert query.lastProgress.numInputRows == 20
         assert run(server, lambda js: js.stream_info("OUT")).state.messages == 20
         for commit in (tmp_path / "checkpoint" / "commits").iterdir():
