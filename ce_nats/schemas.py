@@ -61,6 +61,8 @@ class Validator:
             TypeError: The data was not delivered, because the consumer requests headers only.
         """
         try:
+            if self._parses_data:
+                _parsed_data(event)
             if self._function(event) is False:
                 _mismatch(f"{name_of(self._function)} returned False")
         except CeNatsError as error:
@@ -321,6 +323,14 @@ def _with_integers(value: Any) -> Any:
     return value
 
 
+def _parsed_data(event: DecodedEvent) -> Any:
+    """Return the data of an event; data that is not what its media type says is ``data-mismatch``."""
+    try:
+        return event._parsed_data()
+    except DecodeError as error:
+        raise DecodeError(ErrorCode.DATA_MISMATCH, error.message, attribute="data") from error
+
+
 def _json_value(event: DecodedEvent) -> Any:
     """
     Return the data of an event for a JSON Schema.
@@ -331,10 +341,7 @@ def _json_value(event: DecodedEvent) -> Any:
     """
     if isinstance(event.get_data(), NotDelivered):
         raise TypeError("a schema needs the data, which is not delivered to a headers-only consumer")
-    try:
-        value = event._parsed_data()
-    except DecodeError as error:
-        raise DecodeError(ErrorCode.DATA_MISMATCH, error.message, attribute="data") from error
+    value = _parsed_data(event)
     if isinstance(value, BYTES):
         _mismatch("the data must be JSON or text for a JSON Schema, got bytes")
     return value

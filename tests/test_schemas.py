@@ -580,6 +580,16 @@ def test_function_refuses_events(function, text):
     assert refused(validator_of(function), event_of(5)).startswith(text)
 
 
+@each("validate", [lambda event: None, {"*": True}, {"*": str}])
+@each("mode", ["binary", "structured"])
+def test_data_that_its_media_type_does_not_explain_is_refused(validate, mode):
+    """Also by a function that would accept it, and a schema that any data matches."""
+    event = event_of(b"\xe9", datacontenttype="text/plain")
+    received = from_nats_message(to_nats_message(event, mode=mode))
+    assert "the data must be text in utf-8" in refused(validator_of(validate), received)
+    assert validator_of({"other": True}).check(received) is None
+
+
 @each("result", [None, True, 0, "", []])
 def test_function_accepts_events(result):
     seen = []

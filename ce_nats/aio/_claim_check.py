@@ -19,7 +19,7 @@ from nats.js import JetStreamContext
 
 from .._numbers import check_integer, check_optional_seconds
 from .._ranges import StreamRange
-from ..codec import data
+from ..codec import binary, data
 from ..codec.binding import to_nats_message
 from ..codec.event import DecodedEvent, EventLike, attributes_data_and_presence
 from ..errors import DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
@@ -231,7 +231,7 @@ class ClaimCheck:
             DecodeError: ``unsupported-dataref``: the ``dataref`` is not an object in this bucket, or a link;
                 ``data-too-large``: the data has more than ``max_size`` bytes; ``digest-mismatch``: the object is
                 damaged, or not the one that the sender has stored; as :func:`ce_nats.from_nats_message` does, for data
-                that is not of its ``datacontenttype``.
+                that is not JSON as its ``datacontenttype`` says.
             DeliveryError: ``object-not-found``: the object was deleted; ``stream-not-found``: there is no such bucket;
                 ``unexpected-answer``: the metadata of the object is malformed; ``temporarily-unavailable``: other
                 clients replaced the object during each of five reads; ``no-responders``, ``timeout``;
@@ -241,10 +241,7 @@ class ClaimCheck:
         if has_data or attributes.get(DATAREF) is None:
             return event
         payload = await self.read(attributes[DATAREF])
-        if not payload:  # as an empty payload
-            return event
-        value = data.decode(payload, attributes.get("datacontenttype")) if parse_data else payload
-        return DecodedEvent(dict(attributes), value, has_data=True)
+        return binary.with_payload(dict(attributes), payload, parse_data)
 
     async def read(self, dataref: str) -> bytes:
         """

@@ -20,7 +20,7 @@ from ..codec import media_type, percent, structured
 from ..codec._json_members import split_event
 from ..codec.attributes import ABSOLUTE_URI, CORE, ExtensionTypes, are_valid_names, canonical, decode_extension
 from ..codec.binding import from_nats_message
-from ..codec.event import DecodedEvent, NotDelivered
+from ..codec.event import DecodedEvent
 from ..codec.mode import SIZE_HEADER, ContentMode, SortedNames, detect_mode, sort_names, structured_by
 from ..codec.timestamp import COMMON, Timestamp
 from ..errors import DecodeError
@@ -263,11 +263,11 @@ class _Batch:
         except DecodeError as error:
             self._errors[row] = error
             return
-        if isinstance(event.data, NotDelivered):
-            self._errors[row] = event.data.error
         has_types = types and not types.keys().isdisjoint(event._attributes)
         untyped = decode(*given, **how, parse_data=False) if has_types else None
-        self._events.add(row, event, detect_mode(*given) if mode is None else mode, untyped)
+        why = self._events.add(row, event, detect_mode(*given) if mode is None else mode, untyped)
+        if why is not None:
+            self._errors[row] = why
 
 
 def _are_few(rows: Sequence[object], sizes: Iterable[int]) -> bool:
@@ -453,7 +453,9 @@ class Events:
         self._is_json: list[bool] = []
         self._modes: list[str] = []
 
-    def add(self, row: int, event: DecodedEvent, mode: ContentMode, untyped: DecodedEvent | None = None) -> None:
+    def add(
+        self, row: int, event: DecodedEvent, mode: ContentMode, untyped: DecodedEvent | None = None
+    ) -> DecodeError | None:
         """
         Add an event that was decoded without parsing its data.
 
@@ -463,6 +465,10 @@ class Events:
             mode: Its content mode.
             untyped: The same event decoded without declared types, if it has attributes with declared types. The map of
                 extensions has the text as received: ``-0`` for the integer 0, for example.
+
+        Returns:
+            The reason why the column of an event with data is null: it was not delivered, or its charset does not have
+            it.
         """
         attributes = event._attributes
         time = attributes.get("time")
@@ -479,10 +485,11 @@ class Events:
         )
         if self._declared:
             self._typed.append(tuple(map(attributes.get, self._declared)))
-        data: Any = event._data  # bytes, because it was not parsed
-        self._data.append(None if isinstance(data, NotDelivered) else data)
+        data = event._data if isinstance(event._data, bytes) else None
+        self._data.append(data)
         self._is_json.append(event.is_json)
         self._modes.append(mode.value)
+        return event.data_error if data is None and event.has_data else None
 
     def part(self) -> Part:
         """Return the rows as columns, to be combined with those of other parts."""

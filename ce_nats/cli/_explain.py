@@ -140,7 +140,10 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     try:
         inspection = inspect(message)
         found["mode"], found["reason"] = str(inspection.mode), inspection.reason
-        found["event"] = json.loads(event_line(from_nats_message(message, dialect=dialect)))
+        event = from_nats_message(message, dialect=dialect)
+        found["event"] = json.loads(event_line(event))
+        if event.data_error is not None:
+            found["hint"] = f"the datacontenttype does not explain the data: {event.data_error}"
     except CeNatsError as error:
         found["error"] = {**error_fields(error), **_error_position(error, message)}
     is_binary = found["mode"] == ContentMode.BINARY

@@ -15,7 +15,7 @@ from ..capture._message_json import as_message, read_object
 from ..codec.binding import from_nats_message, to_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import ContentMode
-from ..errors import DecodeError, EncodeError
+from ..errors import DecodeError
 from ..message import Headers, NatsMessage, StoredMessage
 from ..wire.nats import decode_header_block
 from ._arguments import InputError
@@ -100,30 +100,13 @@ def event_line(event: DecodedEvent) -> bytes:
     """
     Return a decoded event as a line of JSON, in structured mode.
 
-    Text is unchanged, also if binary mode cannot encode it because its charset is unknown or lacks a character.
-
     Raises:
         DecodeError: ``data-not-delivered``.
         EncodeError: ``invalid-data`` for text with unpaired surrogates, which UTF-7 can have.
     """
     if isinstance(event.data, NotDelivered):
         raise event.data.error
-    try:
-        return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
-    except EncodeError:
-        data = _json_text(event.get_data())
-        if data is None:
-            raise
-    attributes = to_nats_message(DecodedEvent(event.get_attributes()), mode=ContentMode.STRUCTURED).data
-    return attributes.removesuffix(b"}") + b',"data":' + data + b"}\n"
-
-
-def _json_text(data: object) -> bytes | None:
-    """Return text as JSON; None if it cannot be JSON, or if the data is not text."""
-    try:
-        return msgspec.json.encode(data) if isinstance(data, str) else None
-    except UnicodeEncodeError:
-        return None
+    return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
 
 
 class _LineOfSub(msgspec.Struct, forbid_unknown_fields=True):

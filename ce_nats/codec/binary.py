@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import DecodeError, ErrorCode, at_header, preview
-from . import data, percent
+from . import data, media_type, percent
 from .attributes import (
     CORE,
     ExtensionTypes,
@@ -24,6 +24,7 @@ from .attributes import (
     scalar_text,
 )
 from .event import DecodedEvent
+from .media_type import DataKind
 from .mode import PREFIX, CeHeaders
 
 __all__ = ["Dialect"]
@@ -91,11 +92,16 @@ def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -
     Return the event with decoded attributes and the data in a payload; an empty payload means no data.
 
     Raises:
-        DecodeError: As ``data.decode`` does.
+        DecodeError: As ``data.decode`` does, for a JSON media type. Other data is then bytes.
     """
     if not payload:
         return DecodedEvent(attributes)
-    value = data.decode(payload, attributes.get("datacontenttype")) if parse_data else payload
+    content_type = attributes.get("datacontenttype")
+    value: Any = payload
+    if parse_data and content_type is not None:
+        kind = media_type.parse(content_type)
+        is_json = kind is not None and kind.kind is DataKind.JSON
+        value = (data.decode if is_json else data.decode_or_bytes)(payload, content_type)
     return DecodedEvent(attributes, value, has_data=True)
 
 

@@ -143,8 +143,9 @@ def from_nats_message(
     Decode a NATS message to an event.
 
     The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
-    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data,
-    or with a header ``Nats-Msg-Size`` :class:`~ce_nats.codec.event.NotDelivered`.
+    value for JSON media types, ``str`` for text and XML, else ``bytes``; data that its media type does not explain has
+    a ``data_error``. An empty payload in binary mode means no data, or with a header ``Nats-Msg-Size``
+    :class:`~ce_nats.codec.event.NotDelivered`.
     In structured mode the media type in ``Content-Type`` determines the event format; without it the format is JSON.
 
     Args:

@@ -94,10 +94,26 @@ def encode(value: object, content_type: str | None) -> bytes:
         raise _no_such_charset(EncodeError, kind)
     try:
         return text.encode(codec)
-    except UnicodeError as error:
+    except UnicodeEncodeError as error:
         raise EncodeError(
-            ErrorCode.INVALID_DATA, f"the data cannot be encoded as {kind.charset or 'utf-8'}", attribute="data"
+            ErrorCode.INVALID_DATA,
+            f"the data must be text in {kind.charset or 'utf-8'}, the charset of its datacontenttype, which does not "
+            f"have {preview(text[error.start])} at character {error.start}",
+            attribute="data",
         ) from error
+
+
+def encode_or_text(text: str, content_type: str | None) -> bytes | str:
+    """
+    Encode text of a media type other than JSON in its charset.
+
+    Returns:
+        Bytes; the text if the charset is unknown, or lacks a character of it.
+    """
+    try:
+        return encode(text, content_type)
+    except EncodeError:
+        return text
 
 
 def check_text(value: object, kind: MediaType) -> str:
@@ -230,6 +246,19 @@ def decode(payload: bytes, content_type: str | None) -> Any:
         raise DecodeError(
             ErrorCode.INVALID_DATA, f"the data must be text in {kind.charset or 'utf-8'}", attribute="data"
         ) from error
+
+
+def decode_or_bytes(payload: bytes, content_type: str | None) -> Any:
+    """
+    Decode bytes as :func:`decode` does.
+
+    Returns:
+        A JSON value, ``str`` or bytes; the bytes unchanged if they are not JSON or text as the media type says.
+    """
+    try:
+        return decode(payload, content_type)
+    except DecodeError:
+        return payload
 
 
 def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:

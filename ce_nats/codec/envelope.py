@@ -84,7 +84,7 @@ def _encoded_data(value: object, content_type: str | None) -> bytes | str:
     if kind is None or kind.kind is DataKind.JSON:
         return data.encode(value, content_type)
     text = str.__str__(data.check_text(value, kind))  # formats may not encode subclasses of str
-    data.encode(text, content_type)  # data that binary mode cannot encode is an error in every format
+    data.encode_json(text)  # raises for unpaired surrogates, which no format can encode
     return text
 
 
@@ -126,30 +126,25 @@ def _decoded_data(value: bytes | str | None, content_type: str | None, parse_dat
     if value is None:
         return None
     kind = media_type.parse(content_type) if content_type is not None else None
-    is_text = kind is not None and kind.kind is DataKind.TEXT
+    decode = data.decode_or_bytes
     if isinstance(value, str):
-        if is_text and parse_data:
-            return (value,)
-        octets = _octets(value, content_type if is_text else None)
+        if kind is not None and kind.kind is DataKind.TEXT:
+            return (value if parse_data else data.encode_or_text(value, content_type),)
+        octets, decode = _octets(value), data.decode
     elif isinstance(value, bytes):
         octets = value
     else:
         raise DecodeError(
             ErrorCode.INVALID_DATA, f"the data must be bytes or str, got {preview(value)}", attribute="data"
         )
-    if not octets and not (is_text and isinstance(value, str)):
+    if not octets:
         return None
-    if not parse_data or kind is None or kind.kind is DataKind.BINARY:
-        return (octets,)
-    return (data.decode(octets, content_type),)
+    return (decode(octets, content_type) if parse_data else octets,)
 
 
-def _octets(text: str, content_type: str | None) -> bytes:
-    """Encode text in the charset of a text media type; without a media type in UTF-8."""
+def _octets(text: str) -> bytes:
     try:
-        return text.encode("utf-8") if content_type is None else data.encode(text, content_type)
-    except EncodeError as error:
-        raise DecodeError(error.code, error.message, attribute="data") from error
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DecodeError(
             ErrorCode.INVALID_DATA, "the data must not contain unpaired surrogates", attribute="data"

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from cloudevents.core.v1.event import CloudEvent
 
-from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from . import data, media_type, models
 from .attributes import CORE
 from .media_type import DataKind
@@ -145,8 +145,34 @@ class DecodedEvent(CloudEvent):
         """Data of the event, as :meth:`get_data` returns it."""
         return self._data
 
+    @property
+    def data_error(self) -> DecodeError | None:
+        """
+        Reason why the data is not what its datacontenttype says, or None. It is computed at each access.
+
+        Bytes under a JSON or text media type are data that cannot be decoded: ``invalid-json``, ``invalid-utf8``,
+        ``invalid-data`` or ``unsupported-charset``. Text whose charset is unknown or lacks a character of it has the
+        error of encoding it: ``unsupported-charset`` or ``invalid-data``. ``data-not-delivered`` for a placeholder.
+        """
+        value = self._data
+        if isinstance(value, NotDelivered):
+            return value.error
+        try:
+            if isinstance(value, str):
+                data.encode(value, self._attributes.get("datacontenttype"))
+            else:
+                self._parsed_data()
+        except CeNatsError as error:
+            return DecodeError(error.code, error.message, attribute="data", requirement=error.requirement)
+        return None
+
     def get_data(self) -> Any:
-        """Return a JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None if there is none."""
+        """
+        Return a JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None for no data.
+
+        Data that is not what its media type says is ``bytes``, or ``str`` if its charset does not have it; see
+        :attr:`data_error`.
+        """
         return self._data
 
     @overload

@@ -71,8 +71,6 @@ def _data_member(value: object, content_type: str | None) -> object:
     if kind is None or kind.kind is DataKind.JSON:
         # "stored directly as a JSON value", not as a string that contains JSON
         return msgspec.Raw(data.encode_json(value))
-    if not kind.has_all_text:
-        data.encode(value, content_type)  # data that binary mode cannot encode is an error in this mode, too
     return str.__str__(data.check_text(value, kind))  # msgspec does not encode subclasses of str
 
 
@@ -218,12 +216,9 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes,
                 attribute="data",
                 requirement="JF-3.1.2-07",
             )
-        if kind.kind is DataKind.TEXT and parse_data:
-            return DecodedEvent(attributes, value, has_data=True)
-        try:
-            return DecodedEvent(attributes, data.encode(value, content_type), has_data=True)
-        except EncodeError as error:
-            raise DecodeError(error.code, error.message, attribute="data") from error
+        if kind.kind is not DataKind.TEXT or not parse_data:
+            value = data.encode_or_text(value, content_type)
+        return DecodedEvent(attributes, value, has_data=True)
     value = members.get("data_base64")
     if value is None:
         return DecodedEvent(attributes)
@@ -232,4 +227,4 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes,
     kind = media_type.parse(content_type) if content_type is not None else None
     if not value and kind is not None and kind.kind is DataKind.JSON:
         return DecodedEvent(attributes)  # as an empty payload in binary mode
-    return DecodedEvent(attributes, data.decode(value, content_type))
+    return DecodedEvent(attributes, data.decode_or_bytes(value, content_type))

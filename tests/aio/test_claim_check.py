@@ -189,7 +189,7 @@ async def test_objects_of_other_clients_are_read(claim_check, store, make_event)
     assert (await claim_check.resolve(received(make_event(dataref=reference)))).data == content
     await store.put("empty", b"")
     empty = received(make_event(dataref=str(ObjectReference(claim_check.bucket, "empty"))))
-    assert await claim_check.resolve(empty) is empty
+    assert await claim_check.resolve(empty) == empty
 
 
 async def test_object_is_read_by_other_clients(claim_check, store, make_event):

@@ -67,6 +67,13 @@ def test_content_type_that_is_not_that_of_the_data_has_a_hint(cli, header, diale
     assert ("hint: header " in cli("explain", "--dialect", dialect, message).stdout) is has_hint
 
 
+def test_data_that_its_media_type_does_not_explain_has_a_hint(cli):
+    message = json.dumps({"headers": [*REQUIRED, ["ce-datacontenttype", "text/plain"]], "data_base64": "6Q=="})
+    found = json.loads(cli("explain", "--json", message).stdout)
+    assert (found["error"], found["event"]["data_base64"]) == (None, "6Q==")
+    assert "invalid-data: the data must be text in utf-8" in found["hint"]
+
+
 def test_text_output_has_no_control_characters(cli):
     headers = [*REQUIRED, ["ce-subject", "%C0%A0"], ["Tag", "\x1b[31m[red]\udcff"]]
     result = cli("explain", stdin=json.dumps({"headers": headers}))

@@ -6,12 +6,13 @@ import copy
 import pickle
 import re
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 
-from ce_nats import NatsMessage, Timestamp, from_nats_message
+from ce_nats import ContentMode, DecodeError, NatsMessage, Timestamp, from_nats_message, to_nats_message
 from ce_nats.codec.event import DecodedEvent, ExtendedEvent, NotDelivered, attributes_data_and_presence
 from tests.support.strategies import binary_message, exact, plain_event, structured_message, valid_messages
 from tests.support.tables import each
@@ -181,6 +182,58 @@ def test_data_that_was_not_delivered_is_its_size() -> None:
     assert data != 5
     assert not data
     assert repr(data) == "NotDelivered(size=5)"
+
+
+GZIP = b"\x1f\x8b\x08"
+LATIN = "<?xml version='1.0' encoding='ISO-8859-1'?><a>é</a>".encode("latin-1")
+
+
+@each(
+    ("payload", "content_type", "modes", "code"),
+    [
+        (GZIP, "application/json", ["structured"], "invalid-utf8"),
+        (b"{", "a/b+json", ["structured"], "invalid-json"),
+        (b"1", "application/json; charset=utf-16", ["structured"], "unsupported-charset"),
+        (LATIN, "application/xml", ["binary", "structured"], "invalid-data"),
+        (LATIN, "text/plain; charset=none", ["binary", "structured"], "unsupported-charset"),
+    ],
+)
+def test_data_that_its_media_type_does_not_explain_is_bytes(
+    payload: bytes, content_type: str, modes: list[Any], code: str
+) -> None:
+    """The event is forwarded as it was received; only reading its data as another type is an error."""
+    sent = plain_event(payload, datacontenttype=content_type)
+    for mode in modes:
+        message = to_nats_message(sent, mode=mode)
+        event = from_nats_message(message)
+        assert event == from_nats_message(message, parse_data=False)
+        assert (event.data, event.has_data) == (payload, True)
+        assert event.data_error is not None
+        assert (event.data_error.code, event.data_error.attribute) == (code, "data")
+        assert to_nats_message(event, mode=mode) == message
+        with pytest.raises(DecodeError) as info:
+            event.data_as(str)
+        assert info.value.code == "data-mismatch"
+        assert event.data_error.message in info.value.message
+
+
+@each(("value", "content_type"), [(b"{", None), (b"{}", "a/json"), ({}, "a/json"), ("{", "a/json"), ("é", "text/x")])
+@each("parse_data", [True, False])
+def test_other_data_has_no_error(value: Any, content_type: str | None, parse_data: bool) -> None:
+    attributes = {} if content_type is None else {"datacontenttype": content_type}
+    for mode in ContentMode:
+        event = from_nats_message(to_nats_message(plain_event(value, **attributes), mode=mode), parse_data=parse_data)
+        assert event.data_error is None
+
+
+def test_unparsed_json_that_is_malformed_has_an_error() -> None:
+    message = to_nats_message(plain_event(b"{", datacontenttype="application/json"))
+    error = from_nats_message(message, parse_data=False).data_error
+    assert error is not None
+    assert error.code == "invalid-json"
+    not_delivered = DecodedEvent({}, NotDelivered(5)).data_error
+    assert not_delivered is not None
+    assert not_delivered.code == "data-not-delivered"
 
 
 def test_event_of_the_sdk_is_not_equal() -> None:

@@ -15,7 +15,6 @@ from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_cloudevents
 from ce_nats.arrow._explode import extension_types
 from ce_nats.codec.attributes import canonical
-from ce_nats.codec.event import NotDelivered
 from ce_nats.codec.mode import detect_mode
 from tests.support.damage import as_text
 
@@ -56,8 +55,8 @@ def expected(row: Row, extensions: dict[str, str] | None = None, prefix: str = "
     made["time"] = instant(made["time"])
     made["extensions"] = [(name, canonical(value)) for name, value in untyped.items() if name not in CORE]
     data = event.get_data()
-    if isinstance(data, NotDelivered):
-        made["error"], data = "data-not-delivered", None
+    if event.has_data and not isinstance(data, bytes):
+        made["error"], data = str(event.data_error.code), None
     made |= {"data": data, "mode": str(detect_mode(message))}
     made |= {name: attributes.get(name) for name in types if name not in CORE}
     made |= {name: instant(made[name]) for name, kind in types.items() if kind is datetime}

@@ -11,7 +11,6 @@ from pyspark.sql import Row, SparkSession
 
 from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.codec.attributes import canonical
-from ce_nats.codec.event import NotDelivered
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import explode_cloudevents
@@ -93,8 +92,8 @@ def _types(case: Case) -> dict[str, str]:
 
 def compare(event: Any, row: Row) -> str:
     """Return the first difference, or ``""``."""
-    is_delivered = not isinstance(event, str) and not isinstance(event.get_data(), NotDelivered)
-    if isinstance(event, str) or (row["ce_error"] is not None and is_delivered):
+    has_octets = not isinstance(event, str) and isinstance(event.get_data(), bytes | None)
+    if isinstance(event, str) or (row["ce_error"] is not None and has_octets):
         rest = [
             name for name in row.asDict() if name.startswith("ce_") and name != "ce_error" and row[name] is not None
         ]
@@ -109,8 +108,8 @@ def compare(event: Any, row: Row) -> str:
     extensions = {name: canonical(value) for name, value in attributes.items()}
     if extensions != row["ce_extensions"]:
         return f"{extensions} is {row['ce_extensions']} in Spark"
-    data = event.get_data() if is_delivered else None
-    if not is_delivered and row["ce_error"] != "data-not-delivered":
+    data = event.get_data() if has_octets else None
+    if not has_octets and row["ce_error"] != event.data_error.code:
         return f"the error is {row['ce_error']!r} in Spark"
     if data != (None if row["ce_data"] is None else bytes(row["ce_data"])):
         return f"{data!r} is {row['ce_data']!r} in Spark"

@@ -39,9 +39,6 @@ def decode(
         mode: The content mode that the caller requires, not checked; None detects it from the headers.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
-
-    Raises:
-        DecodeError: For invalid data in binary mode, which is checked last.
     """
     if payload.__class__ is not bytes:
         return None
@@ -61,13 +58,13 @@ def decode(
             return _decode_event(payload, parse_data, extension_types)
         if extension_types:
             _convert(attributes, extension_types)
-    except (ValueError, TypeError, RecursionError):  # types of the caller are checked in wire order, by the full codec
+        if not payload:
+            return _new_event(attributes, None, False)
+        if parse_data and "datacontenttype" in attributes:
+            return _new_event(attributes, _readers[attributes["datacontenttype"]](payload), True)
+        return _new_event(attributes, payload, True)
+    except (ValueError, TypeError, RecursionError):  # the full codec raises the right error, or accepts the event
         return None
-    if not payload:
-        return _new_event(attributes, None, False)
-    if parse_data and "datacontenttype" in attributes:
-        return _new_event(attributes, _readers[attributes["datacontenttype"]](payload), True)
-    return _new_event(attributes, payload, True)
 
 
 def _reader(content_type: str) -> Callable[[bytes], Any]:

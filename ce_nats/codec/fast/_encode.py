@@ -48,7 +48,7 @@ def encode_event(attributes: Mapping[str, Any], value: object, has_data: bool) -
         if value.__class__ is bytes:
             return b"".join((text[:-1], b',"data_base64":"', b64encode(value), b'"}'))
         kind = media_type.parse(attributes["datacontenttype"])
-        if kind is not None and kind.kind is _TEXT and kind.has_all_text and value.__class__ is str:
+        if kind is not None and kind.kind is _TEXT and value.__class__ is str:
             return b"".join((text[:-1], b',"data":', to_json(value), b"}"))
         if kind is None or kind.kind is not _JSON or isinstance(value, data.BYTES):
             return None

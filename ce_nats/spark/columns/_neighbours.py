@@ -111,8 +111,7 @@ def outcome_array(outcomes: Sequence[Outcome]) -> pa.Array:
     """Return an array of :data:`~ce_nats.spark.columns._schema.ARROW_EVENT`, with one struct for each outcome."""
     events, errors = Events({}), {}
     for row, outcome in enumerate(outcomes):
-        if isinstance(outcome, DecodeError):
-            errors[row] = outcome
-        else:
-            events.add(row, *outcome)
+        error = outcome if isinstance(outcome, DecodeError) else events.add(row, *outcome)
+        if error is not None:
+            errors[row] = error
     return event_array(combine(len(outcomes), events, errors))

@@ -153,7 +153,7 @@ public final class Decoder implements ScalarFunction<InternalRow> {
         boolean isDelivered = payload.length > 0 || !headers.hasUndeliveredPayload();
         if (mode.mode() == ContentMode.BINARY) {
             Event event = Binary.decode(headers, payload, types);
-            event.isDelivered = isDelivered;
+            event.dataError = isDelivered ? null : ErrorCode.DATA_NOT_DELIVERED;
             return event;
         }
         DecodeError.require(isDelivered, ErrorCode.NOT_A_CLOUDEVENT);

@@ -25,11 +25,11 @@ final class Event {
     /** Parsed datacontenttype, or null. */
     MediaType mediaType;
 
-    /** The data, or null if the event has no data. */
+    /** The data, or null if the event has no data, or there is a {@link #dataError}. */
     byte[] data;
 
-    /** False if the event has data that the message does not contain. */
-    boolean isDelivered = true;
+    /** Why the event has data that is not in {@link #data}: it was not delivered, or its charset does not have it. */
+    ErrorCode dataError;
 
     /** Whether this is a JSON event with data and without a datacontenttype, which means application/json. */
     boolean isJson;

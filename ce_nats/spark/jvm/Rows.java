@@ -148,7 +148,7 @@ final class Rows {
     }
 
     private static UTF8String error(Event event) {
-        return event.isDelivered ? null : string(ErrorCode.DATA_NOT_DELIVERED);
+        return event.dataError == null ? null : string(event.dataError);
     }
 
     private static MapData map(Map<String, byte[]> texts) {

@@ -42,7 +42,11 @@ final class Structured {
         Json.Value data = members.get(DATA);
         require(data == null || binary == null, ErrorCode.DATA_CONFLICT);
         Attributes.checkRequired(event);
-        event.data = data == null ? binary : decodeData(data, event.mediaType);
+        if (data == null) {
+            event.data = binary;
+        } else {
+            decodeData(event, data);
+        }
         event.isJson = data != null && event.mediaType == null;
         return event;
     }
@@ -103,12 +107,18 @@ final class Structured {
         return Attributes.decodeBase64(value.text());
     }
 
-    /** Return the bytes of data: JSON text unchanged, other text in its charset. */
-    private static byte[] decodeData(Json.Value data, MediaType type) throws DecodeError {
+    /** Set the bytes of data: JSON text unchanged, other text in its charset; or why the charset does not have it. */
+    private static void decodeData(Event event, Json.Value data) throws DecodeError {
+        MediaType type = event.mediaType;
         if (type == null || type.isJson()) {
-            return data.json();
+            event.data = data.json();
+            return;
         }
         require(data.kind() == Json.Kind.STRING, ErrorCode.INVALID_DATA);
-        return Charsets.encode(data.text(), type.charset());
+        try {
+            event.data = Charsets.encode(data.text(), type.charset());
+        } catch (DecodeError error) {
+            event.dataError = error.code;
+        }
     }
 }
