@@ -12,26 +12,25 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
+from . import _server_codes as codes
 from ._permissions import ConnectionWatch
 
-# nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
-NOT_ENABLED: Final = (10039, 10076)
 # The API uses the status codes of HTTP: "code": 503, "description": "JetStream system temporarily unavailable".
 _SERVER_ERRORS: Final = 500
 
+# Those of status 500 are not temporary.
 _API_CODES: Final = {
-    10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
-    10043: ErrorCode.MESSAGE_NOT_FOUND,  # JSSequenceNotFoundErrF
-    10052: ErrorCode.REQUEST_REFUSED,  # JSStreamInvalidConfigF: status 500, but a retry does not help
-    10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF: status 500, but a retry does not help
-    10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
-    10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
-    10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF: status 500, but a retry does not help
-    **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
+    codes.NO_MESSAGE_FOUND: ErrorCode.MESSAGE_NOT_FOUND,
+    codes.SEQUENCE_NOT_FOUND: ErrorCode.MESSAGE_NOT_FOUND,
+    codes.STREAM_INVALID_CONFIG: ErrorCode.REQUEST_REFUSED,
+    codes.MESSAGE_DELETE_FAILED: ErrorCode.REQUEST_REFUSED,
+    codes.STREAM_NOT_FOUND: ErrorCode.STREAM_NOT_FOUND,
+    codes.CONSUMER_NOT_FOUND: ErrorCode.CONSUMER_NOT_FOUND,
+    codes.ROLLUP_FAILED: ErrorCode.PUBLISH_REFUSED,
+    **dict.fromkeys(codes.NO_JETSTREAM, ErrorCode.NO_RESPONDERS),
 }
-# JSConsumerCreateErrF, status 500, wraps errors of all kinds. A retry does not help if a consumer has the name, and
-# another value of a setting: "start sequence can not be updated", "can not update push consumer to pull based".
-_CREATE_CONSUMER: Final = 10012
+# A retry of CONSUMER_CREATE does not help if a consumer has the name, and another value of a setting: "start sequence
+# can not be updated", "can not update push consumer to pull based".
 _UNCHANGEABLE: Final = ("can not be updated", "can not update")
 # The first matching class wins.
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
@@ -104,7 +103,7 @@ def api_error(
         refused: Code for refusals that have no specific code.
     """
     code = _API_CODES.get(err_code)
-    if err_code == _CREATE_CONSUMER and any(text in description for text in _UNCHANGEABLE):
+    if err_code == codes.CONSUMER_CREATE and any(text in description for text in _UNCHANGEABLE):
         code = ErrorCode.REQUEST_REFUSED
     if code is None:
         code = ErrorCode.TEMPORARILY_UNAVAILABLE if status >= _SERVER_ERRORS else refused

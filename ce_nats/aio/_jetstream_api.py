@@ -29,7 +29,8 @@ from .._ranges import StreamState
 from .._settings import DEFAULT_PREFIX
 from ..codec.timestamp import Timestamp
 from ..errors import ApiError, DeliveryError, ErrorCode, preview
-from ._errors import NOT_ENABLED, api_error, delivery_errors
+from . import _server_codes as codes
+from ._errors import api_error, delivery_errors
 from ._foreign_subjects import remember_api_prefix
 from ._natspy import api_prefix, api_timeout, client_of, server_info
 from ._permissions import answered
@@ -44,8 +45,7 @@ _NAMES_SECONDS: Final = 2.0
 NO_JETSTREAM: Final = ("the server has no JetStream", "JetStream is not enabled for this account")
 # A server also reports that there is no stream, or no JetStream, while it shuts down, for at most this time.
 _SHUTDOWN_SECONDS: Final = 0.5
-# nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. The message may have been deleted before.
-_NOT_DELETED: Final = (10043, 10057)
+_NOT_DELETED: Final = (codes.SEQUENCE_NOT_FOUND, codes.MESSAGE_DELETE_FAILED)
 # First version of nats-server that supports filter_subjects of a consumer.
 _SEVERAL_SUBJECTS: Final = (2, 10)
 # Maximum number of attempts to list the streams while others create or delete some.
@@ -459,7 +459,7 @@ class StreamApi:
         except (DeliveryError, nats.errors.Error, OSError):
             return [], None
         if answer.error is not None:
-            return [], NO_JETSTREAM[1] if answer.error.err_code in NOT_ENABLED else None
+            return [], NO_JETSTREAM[1] if answer.error.err_code in codes.NO_JETSTREAM else None
         if answer.streams:
             return answer.streams, ""
         return [], f"create one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
@@ -733,7 +733,7 @@ class StreamApi:
                 if answer.error is not None:
                     raise _refusal(stream, target, answer.error)
             except DeliveryError as error:
-                is_disabled = isinstance(error, ApiError) and error.err_code in NOT_ENABLED
+                is_disabled = isinstance(error, ApiError) and error.err_code in codes.NO_JETSTREAM
                 disabled_since = min(disabled_since, time.monotonic()) if is_disabled else math.inf
                 if not self._is_temporary(error) or time.monotonic() - disabled_since >= _SHUTDOWN_SECONDS:
                     raise

@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..errors import ApiError, DeliveryError, ErrorCode
+from . import _server_codes as codes
 from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
 from ._natspy import api_timeout, client_of
@@ -34,11 +35,7 @@ _CHUNK_BYTES: Final = 128 * 2**10
 _HEADER_BYTES: Final = 256
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _ROLLUP: Final = {"Nats-Rollup": "sub"}
-# nats-server: JSStreamWrongLastSequenceErrF, and JSStreamWrongLastSequenceConstant for a message that is not stored
-# yet.
-_WRONG_SEQUENCE: Final = (10071, 10164)
-# JSStreamStoreFailedF, for instance because the bucket is full. Its status is 503, but a retry does not help.
-_STORE_FAILED: Final = 10077
+_WRONG_SEQUENCE: Final = (codes.WRONG_LAST_SEQUENCE, codes.UNKNOWN_LAST_SEQUENCE)
 _TEMPORARY: Final = {
     ErrorCode.NO_RESPONDERS,
     ErrorCode.TIMEOUT,
@@ -171,7 +168,7 @@ class ObjectWriter:
                     self._nc, subject, lambda: self._js.publish(subject, message.data, timeout, headers=headers)
                 )
         except DeliveryError as error:
-            is_full = isinstance(error, ApiError) and error.err_code == _STORE_FAILED
+            is_full = isinstance(error, ApiError) and error.err_code == codes.STORE_FAILED
             message.may_be_stored = was_open or not (is_full or error.code in _NOT_STORED)
             raise
         except (AttributeError, TypeError, ValueError) as error:  # another subscriber of the subject has replied
@@ -219,7 +216,7 @@ def metadata_subject(bucket: str, name: str) -> str:
 
 def is_temporary(error: DeliveryError) -> bool:
     """Return whether a retry may succeed."""
-    return error.code in _TEMPORARY and not (isinstance(error, ApiError) and error.err_code == _STORE_FAILED)
+    return error.code in _TEMPORARY and not (isinstance(error, ApiError) and error.err_code == codes.STORE_FAILED)
 
 
 @contextmanager

@@ -415,7 +415,7 @@ class PullConsumer:
             # Ctrl-C may come at the begin and at the end of a block, too.
             is_interrupt = not isinstance(error, Exception) and self._loop.belongs_to_this_process
             if is_interrupt and delivery is not None and not delivery.is_settled:
-                self._loop.run(delivery._delivery._settle_block, error)
+                self._loop.run(delivery._delivery._end_block, error)
             raise
 
     def _handle(self, handler: Callable[[Delivery], object], delivery: Delivery) -> None:
@@ -604,7 +604,7 @@ class Delivery:
         if error is None and not self._is_handled and self._handled.add(delivery):
             self._is_handled = True
         else:
-            self._loop.run(delivery._settle_block, error)
+            self._loop.run(delivery._end_block, error)
 
     def __repr__(self) -> str:
         return repr(self._delivery)

@@ -135,7 +135,7 @@ class HandledDeliveries:
             while self._others:
                 delivery = self._others.popleft()
                 try:
-                    await delivery._settle_block(None)
+                    await delivery._end_block(None)
                 except Exception as error:
                     self._reporter.report(error, delivery)
         finally:

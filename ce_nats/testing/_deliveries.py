@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from .._numbers import check_count
-from ..aio._observer import OutcomeKind
 from ..aio.consumer._attempt import Attempt
 from ..aio.consumer._delivery import Delivery
-from ..aio.consumer._entry import Entry, Place
-from ..aio.consumer._settle import Settler
+from ..aio.consumer._entry import Entry
 from ..codec.binding import from_nats_message
 from ..message import NatsMessage
 from ..redelivery import Decision, Outcome, RetryPolicy, decide
 from ..wire._ack_subject import AckSubject, ack_subject
+from ..wire.nats import encode_header_block
 
 _DEFAULT_POLICY: Final = RetryPolicy()
 
@@ -48,7 +48,7 @@ class FakeDelivery(Delivery):
         ValueError: ``sequence`` or ``deliveries`` is not an integer, 1 or more.
     """
 
-    __slots__ = ("decision",)
+    __slots__ = ("_message", "decision")
 
     def __init__(
         self,
@@ -63,55 +63,49 @@ class FakeDelivery(Delivery):
         check_count("deliveries", deliveries)
         origin = AckSubject(stream, "test", deliveries, sequence, sequence, time.time_ns(), 0)
         reply = ack_subject(origin)
-        no_client: Any = None
+        block = encode_header_block(message.headers) if message.headers else None
+        entry = Entry(sequence, deliveries, (message.subject.encode(), reply.encode(), message.data, block))
+        event = from_nats_message(message)
+        super().__init__(_FakeSettlement(policy), entry, event)
+        self.decision: Decision | None = None
         # nats-py keeps the last one of repeated headers.
         headers = dict(message.headers.items()) or None
-        entry = Entry(sequence, deliveries, (message.subject.encode(), reply.encode(), message.data, None))
-        entry.message = Msg(no_client, message.subject, reply, message.data, headers)
-        event = from_nats_message(entry.message)
-        super().__init__(_FakeSettler(policy), entry, event)
-        self.decision: Decision | None = None
+        self._message = Msg(self._nc, message.subject, reply, message.data, headers)
 
     def __del__(self) -> None:
         """Do nothing, because no consumer waits for its settlement."""
 
+    @property
+    def message(self) -> Msg:  # type: ignore[override]
+        return self._message
 
-class _FakeSettler(Settler):
-    """Records the decision about a delivery."""
+    @property
+    def is_settled(self) -> bool:
+        return self.decision is not None
+
+
+class _FakeSettlement:
+    """Records the decisions about a delivery."""
 
     def __init__(self, policy: RetryPolicy) -> None:
-        self.policy = policy
+        self._policy = policy
         no_client: Any = None
-        self.nc = no_client
+        self.nc: Client = no_client
 
     def begin(self, attempt: Attempt) -> None:
-        """Note that the block was entered; there is no observer."""
-        attempt._entry.has_started = True
+        """Do nothing, because nothing observes it."""
 
-    def decide(self, attempt: Attempt, outcome: Outcome) -> Decision:
-        return decide(outcome, attempt.deliveries, self.policy)
+    async def end(
+        self, attempt: Attempt, outcome: Outcome, error: BaseException | None, decision: Decision | None = None
+    ) -> None:
+        await self.settle(attempt, decision or decide(outcome, attempt.deliveries, self._policy), error)
+
+    async def settle(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> None:
+        assert isinstance(attempt, FakeDelivery)
+        attempt.decision = attempt.decision or decision
 
     def delay(self, attempt: Attempt) -> float:
-        return self.policy.delay(attempt.deliveries)
+        return self._policy.delay(attempt.deliveries)
 
-    def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
-        return False
-
-    async def settle_handled(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> None:
-        await self.settle(attempt, self.decide(attempt, outcome), error)
-
-    async def settle(
-        self,
-        attempt: Attempt,
-        decision: Decision,
-        error: BaseException | None,
-        *,
-        acknowledged: OutcomeKind = OutcomeKind.ACKNOWLEDGED,
-    ) -> None:
-        if not attempt.is_settled:
-            assert isinstance(attempt, FakeDelivery)
-            attempt.decision = decision
-            attempt._entry.place = Place.SETTLED
-
-    def end_block(self, attempt: Attempt) -> None:
-        """Do nothing, because no other delivery waits for it."""
+    def drop(self, entry: Entry, turn: int) -> None:
+        """Do nothing, because no consumer waits for the message."""

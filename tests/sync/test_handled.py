@@ -290,7 +290,7 @@ def test_acknowledgement_that_fails_after_its_block_is_reported(fill, open_consu
 
         with delivery:
             monkeypatch.setattr(Settler, "acknowledge", lambda *_: False)
-            monkeypatch.setattr(type(delivery._delivery), "_settle_block", fail)
+            monkeypatch.setattr(type(delivery._delivery), "_end_block", fail)
         assert delivery.is_settled
         nc.run(consumer._handled.settle_all)
         monkeypatch.undo()

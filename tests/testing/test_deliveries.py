@@ -7,7 +7,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import ContentMode, DecodeError, NatsMessage, Reject, to_nats_message
-from ce_nats.aio import PullConsumer
+from ce_nats.aio import Batch, PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import Action, Decision, Reason, RetryPolicy
 from ce_nats.testing import FakeDelivery
@@ -121,6 +121,17 @@ def test_attributes(make_event, mode):
     assert made.message.headers["Tag"] == "a"
     assert (made.message.metadata.stream, made.message.metadata.sequence.stream) == ("ORDERS", 12)
     assert made.error is None
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+def test_columns_of_a_batch(make_event, mode):
+    """A handler of batches is tested with fake deliveries, too."""
+    made = [FakeDelivery(to_nats_message(make_event(n, {"n": n}), "a", mode=mode), sequence=n) for n in (1, 2)]
+    columns = Batch(made).columns().to_pylist()
+    assert [(row["sequence"], row["ce_id"], row["ce_data"]) for row in columns] == [
+        (1, "event 1", b'{"n":1}'),
+        (2, "event 2", b'{"n":2}'),
+    ]
 
 
 def test_undecodable_message_is_an_error():

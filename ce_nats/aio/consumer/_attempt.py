@@ -8,12 +8,9 @@ from nats.aio.msg import Msg
 from ...codec.event import DecodedEvent
 from ...errors import CeNatsError
 from ...wire._ack_subject import AckSubject
-from .._natspy import message_of
 from .._observer import Handling
 from ..core._received import Received
-from ._entry import Entry, Place
-
-_PENDING, _SETTLED = Place.PENDING, Place.SETTLED
+from ._entry import Entry
 
 
 class Attempt(Received):
@@ -43,14 +40,12 @@ class Attempt(Received):
     @property
     def message(self) -> Msg:  # type: ignore[override]
         """Message of nats-py. A redelivery while it is queued or in its block replaces it."""
-        return nats_message(self._nc, self._entry)
+        return self._entry.as_message(self._nc)
 
     @property
     def is_settled(self) -> bool:
         """Whether it was acknowledged, redelivered, dead-lettered or released."""
-        entry = self._entry
-        place = entry.place
-        return place is _PENDING or place is _SETTLED or entry.turn != self._turn
+        return self._entry.has_ended(self._turn)
 
     @property
     def subject(self) -> str:
@@ -80,10 +75,3 @@ class Attempt(Received):
     @property
     def _origin(self) -> AckSubject:
         return self._entry.origin
-
-
-def nats_message(nc: Client, entry: Entry) -> Msg:
-    """Return the message of nats-py for a message."""
-    if entry.message is None:
-        entry.message = message_of(nc, 0, entry.raw)
-    return entry.message

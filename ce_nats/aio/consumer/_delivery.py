@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+from nats.aio.client import Client
 
 from ..._numbers import check_optional_seconds
 from ...codec.event import DecodedEvent
-from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
+from ...errors import DecodeError, ErrorCode, Reject
 from ...redelivery import Action, Decision, Outcome, Reason
 from ._attempt import Attempt
-from ._entry import Entry, Place
-from ._settle import Settler
+from ._entry import Entry
 
-_TAKEN: Final = Place.TAKEN
+_DONE: Final = Outcome.DONE
 Resolve: TypeAlias = Callable[[DecodedEvent], Awaitable[DecodedEvent]]
+
+
+class Settlement(Protocol):
+    """
+    What settles deliveries: a consumer, or a fake in the tests of a program.
+
+    Attributes:
+        nc: The connection.
+    """
+
+    nc: Client
+
+    def begin(self, attempt: Attempt) -> None:
+        """Begin a block."""
+
+    async def end(
+        self, attempt: Attempt, outcome: Outcome, error: BaseException | None, decision: Decision | None = None
+    ) -> None:
+        """
+        End a block, and settle its message, unless it has settled it.
+
+        Args:
+            attempt: The attempt.
+            outcome: Outcome of the block.
+            error: Its exception, or None.
+            decision: That for the outcome, if it was made before; else None.
+
+        Raises:
+            DeliveryError: As :meth:`Delivery.nak` does.
+        """
+
+    async def settle(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> None:
+        """Settle a message by a method of its delivery; as :meth:`end`."""
+
+    def delay(self, attempt: Attempt) -> float:
+        """Return the policy's delay before the redelivery, in seconds."""
+
+    def drop(self, entry: Entry, turn: int) -> None:
+        """Note that the program has dropped an unsettled delivery; may be called in any thread."""
 
 
 class Delivery(Attempt):
@@ -39,7 +79,7 @@ class Delivery(Attempt):
     __slots__ = ("_invalid", "_resolve", "_settler")
 
     def __init__(
-        self, settler: Settler, entry: Entry, event: DecodedEvent | None, resolve: Resolve | None = None
+        self, settler: Settlement, entry: Entry, event: DecodedEvent | None, resolve: Resolve | None = None
     ) -> None:
         # As the base class does, without a call for each message.
         self._nc = settler.nc
@@ -56,9 +96,8 @@ class Delivery(Attempt):
         self._invalid: DecodeError | None = None  # raised by resolve()
 
     def __del__(self) -> None:
-        entry = self._entry
-        if entry.place is _TAKEN and entry.turn == self._turn:
-            self._settler.drop(entry, self._turn)
+        if self._entry.is_current(self._turn):
+            self._settler.drop(self._entry, self._turn)
 
     async def ack(self) -> None:
         """
@@ -125,7 +164,7 @@ class Delivery(Attempt):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._leave_block()
-        await self._settle_block(error)
+        await self._end_block(error)
 
     # A block in another thread calls these separately: the first two in its thread, in which an OpenTelemetry span is
     # the current one for the handler.
@@ -143,44 +182,21 @@ class Delivery(Attempt):
         if self._handling is not None:
             self._handling.leave()
 
-    async def _settle_block(self, error: BaseException | None, decision: Decision | None = None) -> None:
+    def _end_block(self, error: BaseException | None, decision: Decision | None = None) -> Coroutine[Any, Any, None]:
         """
         Settle the message, unless the block has settled it; the last part of the context manager.
 
         Args:
             error: Exception of the block, or None.
-            decision: That of :meth:`_judge`, or None.
+            decision: That for its outcome, if it was made before; else None.
 
         Raises:
             DeliveryError: As :meth:`nak` does.
         """
-        if error is None and self._settler.acknowledge(self, waits=True):
-            return
-        handling, settler = self._handling, self._settler
-        try:
-            decision = decision or self._judge(error)
-            if decision is not None:
-                await settler.settle(self, decision, error)
-        except DeliveryError as failure:
-            if error is None:
-                raise
-            settler.reporter.report(failure, self)
-        except asyncio.CancelledError:
-            # A dead letter was being stored. If it was stored, its id prevents that it is stored again.
-            await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
-            raise
-        finally:
-            settler.end_block(self)
-            if handling is not None:
-                self._handling = None
-                handling.end(error)
+        return self._settler.end(self, _DONE if error is None else self._outcome(error), error, decision)
 
-    def _judge(self, error: BaseException | None) -> Decision | None:
-        """Return the decision for the end of the block; None if the message is settled, or held by an outage."""
-        return self._settler.judge(self, self._outcome(error), error)
-
-    def _outcome(self, error: BaseException | None) -> Outcome:
-        return Outcome.REJECTED if error is not None and error is self._invalid else _outcome(error)
+    def _outcome(self, error: BaseException) -> Outcome:
+        return Outcome.REJECTED if error is self._invalid else _outcome(error)
 
     def _repr_html_(self) -> str:
         from ..._notebook import html_table
@@ -193,9 +209,7 @@ class Delivery(Attempt):
         return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"
 
 
-def _outcome(error: BaseException | None) -> Outcome:
-    if error is None:
-        return Outcome.DONE
+def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, Reject) or (isinstance(error, DecodeError) and error.code is ErrorCode.DATA_MISMATCH):
         return Outcome.REJECTED
     return Outcome.FAILED if isinstance(error, Exception) or _is_from_within(error) else Outcome.RELEASED

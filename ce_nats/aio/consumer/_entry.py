@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ...codec.event import DecodedEvent
 from ...wire._ack_subject import AckSubject, parse_ack_subject
-from .._natspy import RawMessage
+from .._natspy import RawMessage, message_of
 
 
 class Place(Enum):
@@ -28,19 +30,13 @@ class Place(Enum):
     __hash__ = object.__hash__
 
 
-class Arrival(Enum):
-    """What a delivery means."""
-
-    NEW = "new"
-    AGAIN = "again"  # of a message that is in flight
-    LATE = "late"  # of a message that is queued: this process has missed its ack deadline
-    UNCOUNTED = "uncounted"  # of a message that is in flight, and the server does not count it
-    SETTLED = "settled"  # of a message that was handled before: its acknowledgement is on its way, or was lost
+# Module constants, because member look-up on an enum class is slow in Python 3.11.
+_TAKEN, _PENDING, _SETTLED = Place.TAKEN, Place.PENDING, Place.SETTLED
 
 
 class Entry:
     """
-    A message that was delivered to a consumer.
+    A message that was delivered to a consumer. Only the ledger changes it.
 
     Args:
         sequence: Sequence in the stream.
@@ -59,7 +55,7 @@ class Entry:
         has_started: Whether the block of its present attempt was entered.
         has_key: False if its key is not known, because the function for it has failed.
         event: The decoded event, if it was decoded before it was taken.
-        message: Message of nats-py, if the program has used it; else None.
+        message: Message of nats-py, if the program has used it; else None: see :meth:`as_message`.
     """
 
     __slots__ = (
@@ -86,7 +82,22 @@ class Entry:
     @property
     def is_settled(self) -> bool:
         """Whether it is settled, and possibly the server not notified yet."""
-        return self.place is Place.PENDING or self.place is Place.SETTLED
+        return self.place is _PENDING or self.place is _SETTLED
+
+    def is_current(self, turn: int) -> bool:
+        """Return whether the program handles it, in this turn."""
+        return self.turn == turn and self.place is _TAKEN
+
+    def has_ended(self, turn: int) -> bool:
+        """Return whether this turn has ended: by settlement, or because of another attempt."""
+        place = self.place
+        return place is _PENDING or place is _SETTLED or self.turn != turn
+
+    def as_message(self, nc: Client) -> Msg:
+        """Return the message of nats-py, which is made once."""
+        if self.message is None:
+            self.message = message_of(nc, 0, self.raw)
+        return self.message
 
     def replace(self, later: Entry) -> None:
         """Replace the message by a later delivery of it."""
@@ -94,3 +105,15 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"Entry({self.sequence}, deliveries={self.deliveries}, {self.place.value})"
+
+
+def unexplained(sequence: int, deliveries: int, released: Mapping[int, int]) -> int:
+    """
+    Return the number of deliveries of a message after it was last released in order, 1 or more.
+
+    Args:
+        sequence: Sequence of the message in its stream.
+        deliveries: Number of its deliveries.
+        released: Number of deliveries of messages when they were released, by sequence.
+    """
+    return max(1, deliveries - released.get(sequence, 0))

@@ -32,6 +32,7 @@ from ..core._publish import round_trip
 from ._acks import AckWriter
 from ._binding import Binding
 from ._entry import Entry
+from ._intake import Intake
 from ._ledger import Ledger
 from ._running import Running
 
@@ -77,7 +78,7 @@ class Fetcher:
         ledger: Determines how many messages may be fetched.
         acks: Writes acknowledgements, before each request.
         running: State of the consumer, which gets the error after which no further messages arrive.
-        deliver: Called with the messages that have arrived.
+        intake: Receives the messages that have arrived.
         end: Called while the connection is drained; it is closed afterwards.
     """
 
@@ -88,7 +89,7 @@ class Fetcher:
         ledger: Ledger,
         acks: AckWriter,
         running: Running,
-        deliver: Callable[[list[Entry]], None],
+        intake: Intake,
         end: Callable[[], Awaitable[None]],
     ) -> None:
         self._nc = nc
@@ -96,7 +97,7 @@ class Fetcher:
         self._ledger = ledger
         self._acks = acks
         self._running = running
-        self._deliver = deliver
+        self._intake = intake
         self._end_consumer = end
         self._inbox = ""
         self._subscription: Subscription | None = None
@@ -248,7 +249,7 @@ class Fetcher:
             request.left -= len(arrived)
             if request.left <= 0:
                 self._end_request()
-        self._deliver(arrived)
+        self._intake.receive(arrived)
 
     def _receive_status(self, raw: RawMessage) -> None:
         request = self._request

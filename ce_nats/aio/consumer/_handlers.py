@@ -166,7 +166,8 @@ class Workers:
         """
         if isinstance(error, Exception) and not isinstance(error, NotAsyncError):
             self._leave(delivery)
-            decision, settler = delivery._judge(error), self._deliveries.settler
+            settler = self._deliveries.settler
+            decision = settler.judge(delivery, delivery._outcome(error), error)
             ending = self._settle_failed(delivery, error, decision)
             await (settler.background.run(ending) if settler.is_stored(decision) else ending)
             return
@@ -187,7 +188,7 @@ class Workers:
         self, delivery: Delivery, error: BaseException | None, decision: Decision | None = None
     ) -> None:
         try:
-            await delivery._settle_block(error, decision)
+            await delivery._end_block(error, decision)
         except Exception as failure:
             self._report(failure, delivery)
 

@@ -136,8 +136,8 @@ class Keying:
         try:
             self._ledger.admit(entry, self._key_of(entry), time.monotonic())
         except Exception as error:
-            # As a failure of its handler. Its key is not known, so it cannot hold back others.
-            entry.has_key = False
+            # As a failure of its handler.
+            self._ledger.admit_without_key(entry)
             delivery = self._delivery_of(entry)
             await self._settler.settle_quietly(delivery, Outcome.FAILED, error, is_reported=True)
 

@@ -12,11 +12,14 @@ Without a key, a failed message leaves the ledger, and the server delivers it ag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
 
-from ...redelivery import Breaker, BreakerState
-from ._entry import Arrival, Entry, Place
+from ...codec.event import DecodedEvent
+from ...redelivery import Action, Breaker, BreakerState
+from ...wire._ack_subject import AckSubject
+from ._entry import Entry, Place, unexplained
 from ._handled import Handled
 from ._isolation import Isolation
 from ._keys import Keys
@@ -29,7 +32,6 @@ MAX_ACKS: Final = 256
 # Interval in which tasks look for the end of a probe that is put back.
 _PROBE_SECONDS: Final = 1.0
 
-_NEW: Final = Arrival.NEW
 _CLOSED: Final = BreakerState.CLOSED
 # Module constants, because member look-up on an enum class is slow in Python 3.11.
 _READY, _SUSPECT, _TAKEN, _DROPPED = Place.READY, Place.SUSPECT, Place.TAKEN, Place.DROPPED
@@ -40,6 +42,37 @@ _PENDING, _SETTLED, _DELAYED, _BLOCKED, _INBOX = (
     Place.BLOCKED,
     Place.INBOX,
 )
+_NOTHING_RELEASED: Final[Mapping[int, int]] = {}
+
+
+class Arrivals(NamedTuple):
+    """
+    What messages that have arrived require.
+
+    Attributes:
+        new: Number of them that were not in the ledger.
+        release: Messages to release to other clients: this process has missed the ack deadlines of queued messages.
+        recheck: Whether one was redelivered and the server has not counted this, so that the consumer may have been
+            created again.
+    """
+
+    new: int
+    release: list[Entry]
+    recheck: bool
+
+
+class Effect(Enum):
+    """How the server is notified that a message was settled."""
+
+    ACK = "ack"  # together with others
+    CONFIRM = "confirm"  # acknowledged, and the server confirms it
+    NAK = "nak"
+    TERM = "term"
+    DELAY = "delay"  # not at all: the message is handled again after the delay
+
+
+_ACKNOWLEDGE: Final = Action.ACK
+_ACKNOWLEDGED: Final = (Effect.ACK, False)
 
 
 class Ledger:
@@ -51,6 +84,7 @@ class Ledger:
         isolation: Decides which message is handled alone.
         breaker: Decides whether messages may be taken: none, or one, during an outage.
         ack_delay: Maximum time for which an acknowledgement may be pending, in seconds.
+        confirms: Whether the server confirms each acknowledgement, so that none is pending.
 
     Attributes:
         isolation: As the argument.
@@ -65,7 +99,9 @@ class Ledger:
         acks_due: Time at which they have to be written; infinite if no acknowledgement is pending.
     """
 
-    def __init__(self, prefetch: int, isolation: Isolation, breaker: Breaker, ack_delay: float) -> None:
+    def __init__(
+        self, prefetch: int, isolation: Isolation, breaker: Breaker, ack_delay: float, *, confirms: bool = False
+    ) -> None:
         self.isolation = isolation
         self.breaker = breaker
         self.handled = Handled()
@@ -78,6 +114,7 @@ class Ledger:
         self._takes = 0  # number of messages that were taken
         self.half = prefetch // 2
         self._ack_delay = ack_delay
+        self._confirms = confirms
         self._entries: dict[int, Entry] = {}  # by sequence
         self._ready: deque[Entry] = deque()
         self._suspects: deque[Entry] = deque()
@@ -105,29 +142,65 @@ class Ledger:
         waiting += self.ahead()
         return max(0, most - waiting) if waiting <= most // 2 else 0
 
-    def arrive(self, entry: Entry, now: float, connection: int = 0) -> Arrival:
+    def arrive(
+        self,
+        entries: list[Entry],
+        now: float,
+        connection: int = 0,
+        released: Mapping[int, int] = _NOTHING_RELEASED,
+    ) -> Arrivals:
         """
-        Note a delivery.
+        Note deliveries.
 
         Args:
-            entry: Its message, new for each delivery.
+            entries: Their messages, new for each delivery.
             now: Time in seconds.
-            connection: Number of the connection on which it has arrived: a reconnect increments it.
+            connection: Number of the connection on which they have arrived: a reconnect increments it.
+            released: Number of deliveries of messages when they were released in order, by sequence.
         """
-        sequence = entry.sequence
-        known = self._entries.get(sequence)
-        # Parsed once: with keys that takes a good part of the time of an arrival.
-        origin = entry.origin if self.keys is not None or (entry.deliveries > 1 and self.handled) else None
-        if self.keys is not None and origin is not None:
-            self.keys.receive(origin, now, is_known=known is not None)
-        if known is not None:
-            return self._arrive_again(known, entry, connection)
-        if origin in self.handled:
-            self._pend(entry, now)
-            return Arrival.SETTLED
+        known, ready = self._entries, self._ready
+        new, recheck, is_late = len(entries), False, False
+        is_plain = False  # the first one also tells the connection of those that wait
+        for entry in entries:
+            # As _arrive() does, without a call: almost all messages are delivered for the first time.
+            if is_plain and entry.deliveries == 1 and entry.sequence not in known:
+                known[entry.sequence] = entry
+                self.waiting += 1
+                ready.append(entry)
+                continue
+            if entry.deliveries > 1:
+                entry.arrival = unexplained(entry.sequence, entry.deliveries, released)
+            present = known.get(entry.sequence)
+            origin = self._origin(entry, now, is_known=present is not None)
+            if present is not None:
+                new -= 1
+                if present.place is not _PENDING and entry.deliveries <= present.deliveries:
+                    recheck = True
+                else:
+                    is_late = is_late or self._is_late(present, connection)
+                present.replace(entry)
+            elif origin in self.handled:
+                new -= 1
+                self._pend(entry, now)
+            else:
+                self._add(entry, now, connection)
+            is_plain = self.keys is None and self.isolation.limit >= 1
+        return Arrivals(new, self._release_late() if is_late else [], recheck)
+
+    def _origin(self, entry: Entry, now: float, *, is_known: bool) -> AckSubject | None:
+        """Return the metadata of a delivery, which the keys need, or None if nothing does: parsing takes long."""
+        if self.keys is None and not (entry.deliveries > 1 and self.handled):
+            return None
+        origin = entry.origin
+        if self.keys is not None:
+            self.keys.receive(origin, now, is_known=is_known)
+        return origin
+
+    def _add(self, entry: Entry, now: float, connection: int) -> None:
+        """Add a message that was not in the ledger."""
         if not self.waiting:
             self._connection = connection
-        self._entries[sequence] = entry
+        self._entries[entry.sequence] = entry
         self.waiting += 1
         isolation = self.isolation
         if entry.arrival > isolation.limit or not isolation.has_received:
@@ -139,37 +212,17 @@ class Ledger:
             self._ready.append(entry)
         else:
             self._queue(entry, now)
-        return _NEW
 
-    def arrive_all(self, entries: list[Entry], now: float, connection: int = 0) -> list[tuple[Arrival, Entry]]:
-        """As :meth:`arrive`, for many messages; return those that are not new."""
-        known, ready = self._entries, self._ready
-        others: list[tuple[Arrival, Entry]] = []
-        is_plain = False  # the first one also tells the connection of those that wait
-        for entry in entries:
-            # As arrive() does, without a call: almost all messages are delivered for the first time.
-            if is_plain and entry.deliveries == 1 and entry.sequence not in known:
-                known[entry.sequence] = entry
-                self.waiting += 1
-                ready.append(entry)
-                continue
-            arrival = self.arrive(entry, now, connection)
-            if arrival is not _NEW:
-                others.append((arrival, entry))
-            is_plain = self.keys is None and self.isolation.limit >= 1
-        return others
-
-    def _arrive_again(self, known: Entry, entry: Entry, connection: int) -> Arrival:
-        """Note a redelivery after ``ack_wait``, or because the server was restarted, of a message in flight."""
-        is_counted = entry.deliveries > known.deliveries
-        known.replace(entry)
-        if known.place is _PENDING:
-            return Arrival.SETTLED
-        if not is_counted:
-            return Arrival.UNCOUNTED
+    def _is_late(self, known: Entry, connection: int) -> bool:
+        """Return whether a redelivered message is queued, so that this process has missed its ack deadline."""
         # With keys, released messages would be delivered after newer ones of their keys.
-        is_late = known.place in (_READY, _SUSPECT) and self.keys is None and connection == self._connection
-        return Arrival.LATE if is_late and not self.isolation.is_permanent else Arrival.AGAIN
+        is_queued = known.place in (_READY, _SUSPECT) and self.keys is None and connection == self._connection
+        return is_queued and not self.isolation.is_permanent
+
+    def _release_late(self) -> list[Entry]:
+        """Withdraw all messages, and fetch one by one from now on."""
+        self.isolation.stay_one_by_one()
+        return self.withdraw()
 
     def _queue(self, entry: Entry, now: float) -> None:
         """Queue a message, which may be taken now."""
@@ -234,6 +287,14 @@ class Ledger:
         else:
             queue.append(entry)
 
+    def begin(self, entry: Entry) -> None:
+        """Note that the block of a message was entered."""
+        entry.has_started = True
+
+    def keep(self, entry: Entry, event: DecodedEvent) -> None:
+        """Keep the event of a message, so that it is decoded once."""
+        entry.event = event
+
     def set_aside(self, entry: Entry) -> None:
         """Take a message that no handler gets, because it is not an event, for instance."""
         if entry.place is not _TAKEN:
@@ -254,7 +315,7 @@ class Ledger:
             entry: Its message.
             turn: Its turn.
         """
-        if entry.place is not _TAKEN or entry.turn != turn:
+        if not entry.is_current(turn):
             return False
         self._leave(entry)
         self.isolation.end(entry)
@@ -284,8 +345,22 @@ class Ledger:
 
     # --- Settlement ---------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, entry: Entry, now: float) -> bool:
-        """Settle a message by an acknowledgement, which is pending; return whether others may be taken therefore."""
+    def settle(self, entry: Entry, action: Action, now: float) -> tuple[Effect, bool]:
+        """
+        Settle a message; with keys, a retry only begins the delay before the next attempt.
+
+        Args:
+            entry: The message.
+            action: The decision.
+            now: Time in seconds.
+
+        Returns:
+            How the server is notified, and whether others may be taken therefore.
+        """
+        if action is not _ACKNOWLEDGE:
+            return self._settle(entry, action, now)
+        if self._confirms:
+            return Effect.CONFIRM, self.remove(entry, now)
         if entry.place is _TAKEN and self.breaker.state is _CLOSED:  # as in _leave()
             self.taken -= 1
         else:
@@ -295,8 +370,17 @@ class Ledger:
             self.acks_due = now + self._ack_delay
         self.acks.append(entry)
         if self.keys is None and not self._suspects and self.isolation.alone is None:
-            return False  # as _end() does
-        return self._end(entry, now)
+            return _ACKNOWLEDGED  # as _end() does
+        return Effect.ACK, self._end(entry, now)
+
+    def _settle(self, entry: Entry, action: Action, now: float) -> tuple[Effect, bool]:
+        """Settle a message, but not by an acknowledgement."""
+        if action is Action.DEAD_LETTER:
+            return Effect.TERM, self.remove(entry, now)
+        if self.keys is None:
+            return Effect.NAK, self.remove(entry, now, is_final=False)
+        self._delay(entry)
+        return Effect.DELAY, True
 
     def _pend(self, entry: Entry, now: float) -> None:
         entry.place = _PENDING
@@ -320,9 +404,9 @@ class Ledger:
         self.acks.clear()
         self.acks_due = float("inf")
 
-    def settle(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
+    def remove(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
         """
-        Settle a message in another way; return whether others may be taken therefore.
+        Remove a message that is settled in another way; return whether others may be taken therefore.
 
         Args:
             entry: The message.
@@ -340,7 +424,7 @@ class Ledger:
         """Return whether messages that are settled now are remembered: with keys all are, to keep the order."""
         return self.keys is not None or self.handled.is_late(now)
 
-    def delay(self, entry: Entry) -> None:
+    def _delay(self, entry: Entry) -> None:
         """With keys: begin the delay before the next attempt at a message, whose present one has failed."""
         self._leave(entry)
         self.isolation.end(entry)
@@ -364,7 +448,7 @@ class Ledger:
             turn: Turn of its delivery.
             now: Time in seconds.
         """
-        if entry.turn == turn and not entry.is_settled:
+        if not entry.has_ended(turn):
             return False  # the block has not settled it
         entry.has_started = False
         if self.keys is None:
@@ -430,6 +514,10 @@ class Ledger:
         entry.place = _BLOCKED
         if is_first:
             self._queue(entry, now)
+
+    def admit_without_key(self, entry: Entry) -> None:
+        """Note that the function for the key of a message has failed: it holds back no others."""
+        entry.has_key = False
 
     def _continue(self, entry: Entry, now: float) -> bool:
         """Queue the next message of a key, or the same one again; return whether one was queued."""

@@ -19,6 +19,7 @@ from ...errors import ApiError, CeNatsError, DeliveryError, EncodeError, ErrorCo
 from ...message import MSG_ID, NatsMessage, StoredMessage
 from ...redelivery import BLOCK_HEADER, DeadLetter
 from ...subjects import check_name, check_pattern, covers
+from .. import _server_codes as codes
 from .._foreign_subjects import check_foreign_subject
 from .._jetstream_api import StreamApi, nanoseconds
 from .._natspy import client_of
@@ -26,8 +27,7 @@ from ..publishing._replay import framed
 from ..reading._stored_messages import as_message, block_pairs
 
 VERSION_LINE: Final = b"NATS/1.0\r\n"
-# nats-server: "message size exceeds maximum allowed", "header size exceeds maximum allowed of 64k".
-_REFUSED_AS_TOO_LARGE: Final = (10054, 10097)
+_REFUSED_AS_TOO_LARGE: Final = (codes.MESSAGE_EXCEEDS_MAXIMUM, codes.HEADERS_EXCEED_MAXIMUM)
 _TOO_LARGE: Final = (ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.HEADERS_TOO_LARGE)
 
 

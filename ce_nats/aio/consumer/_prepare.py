@@ -26,7 +26,6 @@ from .._claim_check import ClaimCheck
 from .._util.supervising import call_plain
 from ..core._raw_decoder import raw_decoder
 from ..reading._stored_messages import as_message
-from ._attempt import nats_message
 from ._dead_letters import original
 from ._delivery import Delivery
 from ._entry import Entry
@@ -203,14 +202,16 @@ class Preparation:
             DecodeError: It has no event.
             DeliveryError: The event cannot be read now.
         """
-        if entry.event is None:
+        event = entry.event
+        if event is None:
             if self._headers_only is not None:
-                entry.event = await self._headers_only.decode(nats_message(self._settler.nc, entry))
+                event = await self._headers_only.decode(entry.as_message(self._settler.nc))
             else:
                 if not entry.raw[0].isascii():
-                    _check_subject(nats_message(self._settler.nc, entry))
-                entry.event = self.decode(entry.raw[2], entry.raw[3])
-        return Delivery(self._settler, entry, entry.event, self.resolve)
+                    _check_subject(entry.as_message(self._settler.nc))
+                event = self.decode(entry.raw[2], entry.raw[3])
+            self._ledger.keep(entry, event)
+        return Delivery(self._settler, entry, event, self.resolve)
 
     async def settle_undecodable(self, entry: Entry, error: DecodeError) -> None:
         """Settle a message that has no event."""

@@ -51,7 +51,6 @@ from .._util.checks import (
     check_jetstream,
     check_key,
 )
-from .._util.supervising import supervise
 from ._acks import AckWriter
 from ._batch import Batch
 from ._batch_handlers import BatchWorkers, Collector
@@ -59,9 +58,9 @@ from ._binding import Binding
 from ._confirm import Confirmations
 from ._deliveries import Deliveries
 from ._delivery import Delivery
-from ._entry import Arrival, Entry
 from ._fetch import Fetcher
 from ._handlers import Workers
+from ._intake import Intake
 from ._isolation import Isolation
 from ._key_order import OtherClients
 from ._keyed import Keying
@@ -113,9 +112,10 @@ class _Parts:
     Attributes:
         ledger: Where is each message?
         acks: Writes acknowledgements, and extends ack deadlines.
-        fetcher: Requests messages.
         confirmations: Acknowledgements that the server confirms; None if they are only written.
         settler: Settles messages.
+        intake: Adds messages that have arrived to the ledger.
+        fetcher: Requests messages.
         outage: Pauses handlers while something that they need is not available.
         preparation: Decodes messages.
         deliveries: Takes messages one after the other.
@@ -123,9 +123,10 @@ class _Parts:
 
     ledger: Ledger
     acks: AckWriter
-    fetcher: Fetcher
     confirmations: Confirmations | None
     settler: Settler
+    intake: Intake
+    fetcher: Fetcher
     outage: Outage
     preparation: Preparation
     deliveries: Deliveries
@@ -142,7 +143,6 @@ class _Parts:
         running: Running,
         recorder: Recorder,
         reporter: Reporter,
-        deliver: Callable[[list[Entry]], None],
         end: Callable[[], Awaitable[None]],
         *,
         max_alone: int,
@@ -151,9 +151,8 @@ class _Parts:
         """Make the parts; the arguments are those of their constructors."""
         nc = client_of(js)
         outage = Outage(Breaker(options.pause_after), options.unavailable, running, binding, options.observer)
-        ledger = Ledger(options.prefetch, isolation, outage.breaker, options.ack_delay)
+        ledger = Ledger(options.prefetch, isolation, outage.breaker, options.ack_delay, confirms=options.double_ack)
         acks = AckWriter(nc, ledger, running, reporter, options.ack_delay)
-        fetcher = Fetcher(nc, binding, ledger, acks, running, deliver, end)
         confirmations = Confirmations(js, running) if options.double_ack else None
         settler = Settler(
             js,
@@ -169,6 +168,8 @@ class _Parts:
             outage=outage,
             observer=options.observer,
         )
+        intake = Intake(binding, ledger, acks, settler, recorder, running)
+        fetcher = Fetcher(nc, binding, ledger, acks, running, intake, end)
         preparation = Preparation(
             options.reading.of_raw(),
             settler,
@@ -184,9 +185,10 @@ class _Parts:
         return cls(
             ledger,
             acks,
-            fetcher,
             confirmations,
             settler,
+            intake,
+            fetcher,
             outage,
             preparation,
             Deliveries(ledger, acks, fetcher, settler, preparation, running),
@@ -334,8 +336,6 @@ class PullConsumer:
         self._others = OtherClients()
         self._parts: _Parts | None = None
         self._keying: Keying | None = None
-        self._releasing: asyncio.Task[None] | None = None
-        self._identifying: asyncio.Task[None] | None = None
 
     @property
     def policy(self) -> RetryPolicy:
@@ -387,7 +387,6 @@ class PullConsumer:
             self._running,
             self._recorder,
             self._reporter,
-            self._deliver,
             self._drain,
             max_alone=max(1, self._policy.unfinished_limit - limit),
             has_headers_only=bool(config.headers_only),
@@ -401,16 +400,13 @@ class PullConsumer:
         parts = self._open_parts()
         try:
             await parts.fetcher.close()
-            if self._releasing is not None:
-                await asyncio.gather(self._releasing, return_exceptions=True)
+            await parts.intake.close()
             if isinstance(error, asyncio.CancelledError):
                 await parts.settler.background.cancel()
             await parts.settler.finish()
-            await self._release(parts.ledger.unhandled())
+            await parts.intake.release(parts.ledger.unhandled())
         finally:
             ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
-            if self._identifying is not None:
-                self._identifying.cancel()
             self._reporter.close()
             await parts.outage.close()
             await parts.acks.end()
@@ -424,7 +420,7 @@ class PullConsumer:
         while any(entry.has_started for entry in parts.ledger.in_flight()):  # noqa: ASYNC110 - blocks of the program
             await asyncio.sleep(_BLOCK_SECONDS)
         await parts.settler.finish()
-        await self._release(parts.ledger.unhandled())
+        await parts.intake.release(parts.ledger.unhandled())
         parts.acks.flush()
 
     def stop(self) -> None:
@@ -608,49 +604,6 @@ class PullConsumer:
             text = "it must be entered first: async with PullConsumer(...) as consumer"
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._binding.target}: {text}")
         return self._parts
-
-    def _deliver(self, entries: list[Entry]) -> None:
-        """Add messages that have arrived to the ledger."""
-        parts = self._open_parts()
-        record = self._recorder.record
-        for entry in entries:
-            if entry.deliveries > 1:
-                entry.arrival = record.unexplained(entry.sequence, entry.deliveries)
-        others = parts.ledger.arrive_all(entries, time.monotonic(), parts.settler.nc.stats["reconnects"])
-        for arrival, _ in others:
-            if arrival is Arrival.SETTLED:
-                parts.acks.schedule()
-            elif arrival is Arrival.UNCOUNTED:
-                self._check_identity()
-        if any(arrival is Arrival.LATE for arrival, _ in others):
-            self._release_late()
-        self._running.wake(len(entries) - len(others))
-
-    def _release_late(self) -> None:
-        """
-        Release messages that were redelivered while they were queued.
-
-        If a handler blocks the event loop for longer than ack_wait, all queued messages would be redelivered each time,
-        and the counts of messages that were not handled would grow.
-        """
-        _log.warning(
-            "%s: messages were redelivered while they waited for a handler: the event loop was blocked for longer than "
-            "ack_wait; fetching one by one from now on",
-            self._binding.target,
-        )
-        ledger = self._open_parts().ledger
-        ledger.isolation.stay_one_by_one()
-        self._releasing = supervise(self._release(ledger.withdraw()), self._binding.target, self._running.fail)
-
-    async def _release(self, entries: list[Entry]) -> None:
-        """Release messages to other clients."""
-        settler = self._open_parts().settler
-        await settler.release([Delivery(settler, entry, None) for entry in entries])
-
-    def _check_identity(self) -> None:
-        """Check whether the consumer was deleted and created again, unless this is being checked."""
-        if self._identifying is None or self._identifying.done():
-            self._identifying = supervise(self._binding.check_identity(), self._binding.target, self._running.fail)
 
     def _on_denial(self, denial: Denial) -> bool:
         """End the iteration if acknowledgements are denied: handlers would run again after each redelivery."""

@@ -20,6 +20,7 @@ from nats.aio.client import Client
 
 from ...errors import DeliveryError, ErrorCode
 from ._binding import METADATA_IMPOSSIBLE, Binding
+from ._entry import unexplained
 
 _log: Final = logging.getLogger(__name__)
 
@@ -75,16 +76,6 @@ class Record:
             return ""
         known = _Text(runs[:_MAX_ENTRIES], sorted(self.begun.items())[-_MAX_ENTRIES:])
         return msgspec.json.encode(known).decode()
-
-    def unexplained(self, sequence: int, deliveries: int) -> int:
-        """
-        Return the number of deliveries of a message after it was last released in order, 1 or more.
-
-        Args:
-            sequence: Sequence of the message in its stream.
-            deliveries: Number of its deliveries.
-        """
-        return max(1, deliveries - self.released.get(sequence, 0))
 
     def remove(self, ack_floor: int, settled: Iterable[int]) -> None:
         """Remove messages that are settled: up to a sequence, and those of some sequences."""
@@ -173,7 +164,7 @@ class Recorder:
         many = {
             sequence: number
             for sequence, number in deliveries.items()
-            if self.record.unexplained(sequence, number) >= self._limit
+            if unexplained(sequence, number, self.record.released) >= self._limit
         }
         self._begun -= ended
         if not (ended or many) or not self._nc.is_connected:

@@ -7,11 +7,11 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Final
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -32,7 +32,7 @@ from ._confirm import Confirmations
 from ._dead_letters import keeps_terminated, message_id, store
 from ._entry import Entry, Place
 from ._handled import limit
-from ._ledger import Ledger
+from ._ledger import Effect, Ledger
 from ._outage import Outage
 from ._record import Recorder
 from ._running import Reporter, Running
@@ -40,6 +40,7 @@ from ._running import Reporter, Running
 _log: Final = logging.getLogger(__name__)
 
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
+_ACK: Final = Action.ACK
 _TAKEN: Final = Place.TAKEN
 
 
@@ -108,11 +109,47 @@ class Settler:
 
     def begin(self, attempt: Attempt) -> None:
         """Begin a block."""
-        attempt._entry.has_started = True
+        self._ledger.begin(attempt._entry)
         if self._observer is not None and not attempt.is_settled:
             attempt._handling = self._observer.begin(attempt)
 
-    def end_block(self, attempt: Attempt) -> None:
+    async def end(
+        self, attempt: Attempt, outcome: Outcome, error: BaseException | None, decision: Decision | None = None
+    ) -> None:
+        """
+        End a block, and settle its message, unless it has settled it.
+
+        Args:
+            attempt: The attempt.
+            outcome: Outcome of the block.
+            error: Its exception, or None.
+            decision: That of :meth:`judge`, or None.
+
+        Raises:
+            DeliveryError: As :meth:`Delivery.nak` does, if the block has no exception; it is reported otherwise.
+        """
+        if error is None and self.acknowledge(attempt, waits=True):
+            return
+        handling = attempt._handling
+        try:
+            decision = decision or self.judge(attempt, outcome, error)
+            if decision is not None:
+                await self.settle(attempt, decision, error)
+        except DeliveryError as failure:
+            if error is None:
+                raise
+            self.reporter.report(failure, attempt)
+        except asyncio.CancelledError:
+            # A dead letter was being stored. If it was stored, its id prevents that it is stored again.
+            await self.settle(attempt, self.decide(attempt, Outcome.RELEASED), None)
+            raise
+        finally:
+            self._end_block(attempt)
+            if handling is not None:
+                attempt._handling = None
+                handling.end(error)
+
+    def _end_block(self, attempt: Attempt) -> None:
         """Note the end of a block."""
         if self._ledger.end_block(attempt._entry, attempt._turn, time.monotonic()):
             self._running.wake()
@@ -126,7 +163,7 @@ class Settler:
         if not self._ledger.drop(entry, turn):
             return
         if is_acked(entry):
-            self._leave(entry, is_final=False)
+            self._remove(entry, is_final=False)
             return
         if not self._running.stopped.is_set():
             self.reporter.report_dropped(entry.sequence)
@@ -160,32 +197,36 @@ class Settler:
             waits: Whether the block waits until the acknowledgement is confirmed, if it has to be; otherwise a failure
                 is reported.
         """
-        entry, ledger = attempt._entry, self._ledger
-        if (
-            entry.place is not _TAKEN
-            or entry.turn != attempt._turn
-            or entry.message is not None
-            or self._observer is not None
-            or ledger.keys is not None
-            or not self.nc.is_connected
-        ):
+        if not self._is_plain(attempt):
             return False
         confirmations = self._confirmations
         if confirmations is not None and (waits or not confirmations.has_room):
             return False
+        entry = attempt._entry
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
             self._failures.pop(entry.sequence, None)
         if self._outage.breaker.failures:
             self._outage.succeed()
-        if confirmations is not None:
-            self._leave(entry)
-            confirmations.request(entry).add_done_callback(partial(self._report_unconfirmed, attempt))
-            return True
-        if ledger.acknowledge(entry, time.monotonic()):
+        _, frees = self._ledger.settle(entry, _ACK, time.monotonic())
+        if frees:
             self._running.wake()
-        self._acks.schedule()
+        if confirmations is None:
+            self._acks.schedule()
+        else:
+            confirmations.request(entry).add_done_callback(partial(self._report_unconfirmed, attempt))
         return True
+
+    def _is_plain(self, attempt: Attempt) -> bool:
+        """Return whether a message can be acknowledged at once, and nothing else depends on it."""
+        entry = attempt._entry
+        return (
+            entry.is_current(attempt._turn)
+            and entry.message is None
+            and self._observer is None
+            and self._ledger.keys is None
+            and self.nc.is_connected
+        )
 
     def _report_unconfirmed(self, attempt: Attempt, result: asyncio.Future[None]) -> None:
         if not result.cancelled() and (error := result.exception()) is not None:
@@ -204,16 +245,7 @@ class Settler:
 
         If not, it may fail at once, others may wait for it, or its outcome is reported.
         """
-        entry = attempt._entry
-        return (
-            entry.place is _TAKEN
-            and entry.turn == attempt._turn
-            and entry.message is None
-            and self._observer is None
-            and self._confirmations is None
-            and self._ledger.keys is None
-            and self.nc.is_connected
-        )
+        return self._confirmations is None and self._is_plain(attempt)
 
     async def settle(
         self,
@@ -241,7 +273,7 @@ class Settler:
         if is_acked(entry):
             self._record_outcome(attempt, OutcomeKind.SETTLED, None, error)
             attempt._ending = "settled by the handler"
-            self._leave(entry, is_final=False)  # it may have requested a redelivery
+            self._remove(entry, is_final=False)  # it may have requested a redelivery
             return
         if decision.action is Action.RETRY and self._is_last(entry):
             text = f"max_deliver is {self._binding.max_deliver}, so the server does not deliver it again"
@@ -268,17 +300,11 @@ class Settler:
 
     async def _carry_out(self, attempt: Attempt, decision: Decision) -> None:
         """Notify the server of a decision; with a key the message is handled again without a redelivery."""
-        entry = attempt._entry
         if decision.delay:
             self._note_delay(decision.delay)
-        if self._ledger.keys is not None and decision.action is Action.RETRY:
-            self._ledger.delay(entry)
-            self._loop.call_later(decision.delay, self._end_delay, entry)
-            self._running.wake()
-            return
         try:
             with delivery_errors(self._running.target, self.nc):
-                await self._notify(entry, decision)
+                await self._notify(attempt._entry, decision)
         except BaseException as failure:
             self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, failure)
             raise
@@ -361,7 +387,7 @@ class Settler:
         """
         if self.nc.is_closed:
             for attempt in attempts:
-                self._leave(attempt._entry, is_final=False)
+                self._remove(attempt._entry, is_final=False)
                 self._record_outcome(attempt, OutcomeKind.UNSETTLED, None, None)
             return
         await self._recorder.release({attempt.sequence: attempt._entry.deliveries for attempt in attempts})
@@ -395,43 +421,46 @@ class Settler:
 
     # --- Notifying the server -----------------------------------------------------------------------------------------
 
-    def _notify(self, entry: Entry, decision: Decision) -> Coroutine[Any, Any, None]:
-        """Remove a message from the ledger, and notify the server."""
-        if decision.action is Action.RETRY:
+    async def _notify(self, entry: Entry, decision: Decision) -> None:
+        """Settle a message in the ledger, and notify the server."""
+        if decision.action is _ACK and self._confirmations is None:
+            self._check_acks(entry)
+        effect = self._settle(entry, decision.action)
+        if effect is Effect.ACK:
+            self._acks.schedule()
+        elif effect is Effect.CONFIRM:
+            assert self._confirmations is not None
+            await self._confirmations.request(entry)
+        elif effect is Effect.TERM:
+            await self._acks.write(entry, b"+TERM")
+        elif effect is Effect.NAK:
             delay = int(decision.delay * 1e9)
-            self._leave(entry, is_final=False)
-            return self._acks.write(entry, b'-NAK {"delay": %d}' % delay if delay else b"-NAK")
-        if decision.action is Action.DEAD_LETTER:
-            self._leave(entry)
-            return self._acks.write(entry, b"+TERM")
-        if self._confirmations is not None:
-            self._leave(entry)
-            return self._ack_and_wait(entry, self._confirmations)
-        return self._ack(entry)
+            await self._acks.write(entry, b'-NAK {"delay": %d}' % delay if delay else b"-NAK")
+        else:
+            self._loop.call_later(decision.delay, self._end_delay, entry)
 
-    async def _ack(self, entry: Entry) -> None:
-        self._acknowledge(entry)
-
-    def _acknowledge(self, entry: Entry) -> None:
+    def _check_acks(self, entry: Entry) -> None:
+        """Remove a message whose acknowledgement can never be written."""
         try:
             self._acks.check()
         except nats.errors.Error:
-            self._leave(entry)
+            self._remove(entry)
             raise
-        if entry.message is not None:
+
+    def _settle(self, entry: Entry, action: Action) -> Effect:
+        """Settle a message in the ledger, and return how the server is notified."""
+        effect, frees = self._ledger.settle(entry, action, time.monotonic())
+        if entry.message is not None and effect is not Effect.DELAY:
             mark_acked(entry.message)
-        if self._ledger.acknowledge(entry, time.monotonic()):
+        if frees:
             self._running.wake()
-        self._acks.schedule()
+        return effect
 
-    async def _ack_and_wait(self, entry: Entry, confirmations: Confirmations) -> None:
-        await confirmations.request(entry)
-
-    def _leave(self, entry: Entry, *, is_final: bool = True) -> None:
+    def _remove(self, entry: Entry, *, is_final: bool = True) -> None:
         """Remove a message from the ledger."""
         if entry.message is not None:
             mark_acked(entry.message)
-        if self._ledger.settle(entry, time.monotonic(), is_final=is_final):
+        if self._ledger.remove(entry, time.monotonic(), is_final=is_final):
             self._running.wake()
 
     def _end_delay(self, entry: Entry) -> None:

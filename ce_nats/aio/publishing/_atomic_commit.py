@@ -23,6 +23,7 @@ from nats.js.api import PubAck
 
 from ...errors import ApiError, AtomicBatchError, DeliveryError, EncodeError, ErrorCode, NoStreamError, preview
 from ...message import MSG_ID, NatsMessage
+from .. import _server_codes as codes
 from .._errors import delivery_errors
 from .._natspy import api_prefix, client_of
 from .._permissions import ConnectionWatch
@@ -33,17 +34,15 @@ from ._atomic_lookup import (
     BATCH_COMMIT,
     BATCH_ID,
     BATCH_SEQUENCE,
-    DUPLICATE,
     EXPECTED_SEQUENCE,
     EXPECTED_SUBJECT,
     EXPECTED_SUBJECT_SEQUENCE,
-    WRONG_LAST_SEQUENCE,
     AtomicLookup,
     BatchStream,
     not_allowed,
 )
 from ._pending_message import refusal
-from ._stream_lookup import IN_PROCESS, TOO_MANY_REQUESTS, Listeners
+from ._stream_lookup import Listeners
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,16 +56,9 @@ _MAX_DOUBLINGS: Final = 10
 _CONCLUSIVE: Final = (ErrorCode.NO_RESPONDERS, ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG)
 _NO_ID: Final = "0" * 32
 
-# nats-server: JSStreamWrongLastSequenceConstantErr, JSAtomicPublishDisabledErr, JSAtomicPublishIncompleteBatchErr,
-# JSAtomicPublishTooManyInflight.
-_IN_FLIGHT: Final = 10164
-_DISABLED: Final = 10174
-_INCOMPLETE: Final = 10176
-_TOO_MANY_BATCHES: Final = 10210
-# The batch was not stored, and may be if it is resent. IN_PROCESS and _IN_FLIGHT: a message with the same id, or on the
-# same subject, is being stored.
-_UNAVAILABLE: Final = (TOO_MANY_REQUESTS, _INCOMPLETE, _TOO_MANY_BATCHES)
-_RETRIED: Final = (IN_PROCESS, _IN_FLIGHT, *_UNAVAILABLE)
+# The batch was not stored, and may be if it is resent.
+_UNAVAILABLE: Final = (codes.TOO_MANY_REQUESTS, codes.ATOMIC_INCOMPLETE, codes.ATOMIC_TOO_MANY)
+_RETRIED: Final = (codes.DUPLICATE_IN_PROCESS, codes.UNKNOWN_LAST_SEQUENCE, *_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +387,7 @@ class AtomicCommit:
             return error.code in (ErrorCode.NO_RESPONDERS, ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL)
         if error.code is ErrorCode.INVALID_BATCH:
             return False
-        if error.err_code == _IN_FLIGHT and not self._unknown:
+        if error.err_code == codes.UNKNOWN_LAST_SEQUENCE and not self._unknown:
             # A batch that contradicts itself, by the stream's transform of subjects, gets the same error.
             return time.monotonic() - began < self._ack_timeout
         return error.err_code in _RETRIED
@@ -476,7 +468,9 @@ class AtomicCommit:
     async def _is_unstored(self, stream: BatchStream, refusal: DeliveryError) -> bool:
         """Return whether earlier attempts, which were not found, are not stored and will not be."""
         # The stream will refuse the earlier attempts for the same reason.
-        if not (isinstance(refusal, ApiError) and refusal.err_code in (DUPLICATE, WRONG_LAST_SEQUENCE)):
+        if not (
+            isinstance(refusal, ApiError) and refusal.err_code in (codes.ATOMIC_DUPLICATE, codes.WRONG_LAST_SEQUENCE)
+        ):
             return False
         try:
             return await self._lookup.is_complete(stream)
@@ -491,9 +485,9 @@ class AtomicCommit:
             target = f"{target}: event at position {position} on {message.subject}"
             if identifier := message.headers.get(MSG_ID):
                 target = f"{target} with Nats-Msg-Id {preview(identifier, 200)}"
-        if error.err_code == _DISABLED:
+        if error.err_code == codes.ATOMIC_DISABLED:
             code = ErrorCode.INCOMPATIBLE_CONFIG
-        elif error.err_code == IN_PROCESS:
+        elif error.err_code == codes.DUPLICATE_IN_PROCESS:
             code = ErrorCode.PUBLISH_REFUSED
         elif error.err_code in _UNAVAILABLE and code is not ErrorCode.INVALID_BATCH:
             code = ErrorCode.TEMPORARILY_UNAVAILABLE

@@ -21,6 +21,7 @@ from ..._ranges import StreamRange, StreamState
 from ...errors import ApiError, DeliveryError, EncodeError, ErrorCode, NoStreamError
 from ...message import MSG_ID, NatsMessage
 from ...subjects import covers
+from .. import _server_codes as codes
 from .._jetstream_api import StreamApi
 from .._natspy import RawMessage, api_prefix, api_timeout, client_of
 from ..reading._range_reader import read_range_on
@@ -33,13 +34,6 @@ EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
 EXPECTED_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-
-# nats-server: JSStreamNotMatchErr, JSStreamWrongLastSequenceErrF, JSMessageTTLDisabledErr,
-# JSAtomicPublishContainsDuplicateMessageErr.
-NOT_THE_STREAM: Final = 10060
-WRONG_LAST_SEQUENCE: Final = 10071
-TTL_DISABLED: Final = 10166
-DUPLICATE: Final = 10201
 
 _SEQUENCE_IN_BLOCK: Final = re.compile(rb"\r\nNats-Batch-Sequence: ?([0-9]{1,9})\r\n")
 _REPORTED_SEQUENCE: Final = re.compile("wrong last sequence: ([0-9]{1,20})")
@@ -212,11 +206,11 @@ class AtomicLookup:
         if len(messages) == 1:
             return 0
         with suppress(DeliveryError, asyncio.TimeoutError):
-            if error.err_code == WRONG_LAST_SEQUENCE:
+            if error.err_code == codes.WRONG_LAST_SEQUENCE:
                 return await self._wrong_sequence(stream, error, messages)
-            if error.err_code == DUPLICATE:
+            if error.err_code == codes.ATOMIC_DUPLICATE:
                 return await asyncio.wait_for(self._duplicate(stream, messages), _SEARCH_SECONDS)
-        for number, header in ((NOT_THE_STREAM, EXPECTED_STREAM), (TTL_DISABLED, TTL)):
+        for number, header in ((codes.STREAM_NOT_MATCH, EXPECTED_STREAM), (codes.TTL_DISABLED, TTL)):
             if error.err_code == number:
                 values = ((position, message.headers.get(header)) for position, message in enumerate(messages))
                 return next((position for position, value in values if value not in ("", stream.name)), None)

@@ -32,6 +32,7 @@ from nats.js.api import PubAck
 
 from ...errors import DeliveryError, ErrorCode
 from ...wire.nats import write_publish
+from .. import _server_codes as codes
 from .._natspy import write_publish_frame
 from ._ack_window import reports_no_responders
 from ._atomic_lookup import EXPECTED_SEQUENCE
@@ -50,12 +51,8 @@ LARGE_BYTES: Final = 2**16
 _MAX_FAILURES: Final = 3
 
 _START, _APPEND, _COMMIT, _END, PING = range(5)
-# Error numbers of nats-server: reply subject or id not valid, too many batches; batches are disabled, unknown id.
-_NOT_POSSIBLE: Final = frozenset({10206, 10207, 10211})
-_DISABLED: Final = 10205
-_UNKNOWN: Final = 10208
-# Of a message that is not stored. Duplicates are detected before, so this header does not affect them.
-_WRONG_SEQUENCE: Final = 10071
+_NOT_POSSIBLE: Final = frozenset({codes.FAST_INVALID_PATTERN, codes.FAST_INVALID_ID, codes.FAST_TOO_MANY})
+# A message with it is not stored. Duplicates are detected before, so this header does not affect them.
 _IMPOSSIBLE: Final = f"{EXPECTED_SEQUENCE}: {2**63 - 1}\r\n\r\n".encode()
 
 
@@ -450,14 +447,14 @@ class Lane:
         code = reply.error.get("err_code")
         if code in _NOT_POSSIBLE:
             self.disable()
-        elif code in (_UNKNOWN, _DISABLED):
+        elif code in (codes.FAST_UNKNOWN_ID, codes.FAST_DISABLED):
             if not self._is_suspended:
-                self._was_refused = code == _DISABLED
+                self._was_refused = code == codes.FAST_DISABLED
                 self._suspend(self._subject_of(number))
             elif number > self._number:  # the answer to end_batch(): it had ended before
                 self._ended.set()
         elif self._unconfirmed:
-            error = None if code == _WRONG_SEQUENCE else refusal(self.stream, reply.error)
+            error = None if code == codes.WRONG_LAST_SEQUENCE else refusal(self.stream, reply.error)
             self._end_confirmation(_Reply(), error)
         elif number == 1 and reply.type != "err":
             self._errors[1] = refusal(self._sent[0].subject if self._sent else self.stream, reply.error)

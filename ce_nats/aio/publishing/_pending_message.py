@@ -10,16 +10,18 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError
 
 from ...errors import ApiError, DeliveryError, ErrorCode
+from .. import _server_codes as codes
 from ._ack_window import Pending, reports_no_responders
 from ._prepare import NO_ACKNOWLEDGEMENT
-from ._stream_lookup import IN_PROCESS, TOO_MANY_REQUESTS
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _MESSAGE_ID: Final = b"\r\nNats-Msg-Id:"
 _VALUE: Final = re.compile(rb"[ \t]*([^ \t\r][^\r]*)")
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
-# A message with the same id is being stored; or the server has too many messages that it has not processed.
-_NOT_STORED: Final = {IN_PROCESS: ErrorCode.TIMEOUT, TOO_MANY_REQUESTS: ErrorCode.TEMPORARILY_UNAVAILABLE}
+_NOT_STORED: Final = {
+    codes.DUPLICATE_IN_PROCESS: ErrorCode.TIMEOUT,
+    codes.TOO_MANY_REQUESTS: ErrorCode.TEMPORARILY_UNAVAILABLE,
+}
 
 
 class PendingMessage(Pending, eq=False):

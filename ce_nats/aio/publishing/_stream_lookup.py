@@ -18,6 +18,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
+from .. import _server_codes as codes
 from .._jetstream_api import NO_JETSTREAM, StreamApi
 from .._natspy import api_prefix, client_of
 from .._util.pausing import pause
@@ -26,10 +27,6 @@ from .._util.pausing import pause
 PAUSE_SECONDS: Final = 0.5
 # Timeout for the response of the API: there is none during an election of the meta leader.
 _ANSWER_SECONDS: Final = 2.0
-# nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated; a retry succeeds.
-IN_PROCESS: Final = 10158
-# JSStreamTooManyRequests. The server has max_buffered_msgs of the stream that it has not stored yet; a retry succeeds.
-TOO_MANY_REQUESTS: Final = 10167
 
 
 class Listeners:
@@ -150,7 +147,7 @@ async def publish_with_retry(
             if time.monotonic() + PAUSE_SECONDS >= give_up:
                 raise
         except APIError as error:
-            if error.err_code != IN_PROCESS:
+            if error.err_code != codes.DUPLICATE_IN_PROCESS:
                 raise
             if time.monotonic() + PAUSE_SECONDS >= give_up:
                 raise nats.errors.TimeoutError from error

@@ -6,7 +6,7 @@ import logging
 
 from nats.aio.msg import Msg
 
-from ce_nats.aio.consumer._attempt import Attempt, nats_message
+from ce_nats.aio.consumer._attempt import Attempt
 from ce_nats.aio.consumer._entry import Entry
 from tests.support.consuming import consume, is_settled, publish, take
 from tests.support.waiting import until
@@ -103,7 +103,7 @@ async def test_message_of_nats_py_is_made_once_and_replaced_by_a_redelivery(nc):
         b"data",
         {"A": "b"},
     )
-    assert attempt.message is message is nats_message(nc, entry)
+    assert attempt.message is message is entry.as_message(nc)
     entry.replace(Entry(7, 2, (b"a.b", reply % 2, b"data", None)))
     assert (attempt.message.reply, attempt.message.headers) == ("$JS.ACK.S.c.2.7.7.1000.0", None)
     assert (attempt.stream, attempt.consumer, attempt.sequence, attempt.deliveries) == ("S", "c", 7, 2)

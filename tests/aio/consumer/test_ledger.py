@@ -8,16 +8,17 @@ from typing import ClassVar
 import pytest
 
 from ce_nats.aio._jetstream_api import Progress
-from ce_nats.aio.consumer._entry import Arrival, Entry, Place
+from ce_nats.aio.consumer._entry import Entry, Place
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.aio.consumer._keys import Keys
-from ce_nats.aio.consumer._ledger import Ledger
-from ce_nats.redelivery import Blame, Breaker
+from ce_nats.aio.consumer._ledger import Arrivals, Effect, Ledger
+from ce_nats.redelivery import Action, Blame, Breaker
 from ce_nats.wire._ack_subject import AckSubject, ack_subject
 from tests.support.tables import each
 
 LIMIT = 5
 PREFETCH = 8
+NEW = Arrivals(1, [], recheck=False)
 TAKEABLE = (Place.INBOX, Place.READY, Place.SUSPECT)
 # Of a handler: "acknowledged" and "negative" settle the message before the block ends, "returned" with nats-py's nak().
 OUTCOMES = (
@@ -49,7 +50,7 @@ def entry_of(sequence, deliveries=1, consumer_sequence=None, *, kind=Entry):
 def ledger_of(*sequences, prefetch=PREFETCH, deliveries=1):
     ledger = Ledger(prefetch, Isolation(LIMIT, 30.0, 0.0, is_expected=False), Breaker(None), 0.002)
     for sequence in sequences:
-        assert ledger.arrive(entry_of(sequence, deliveries), 0.0) is Arrival.NEW
+        assert ledger.arrive([entry_of(sequence, deliveries)], 0.0) == NEW
     return ledger
 
 
@@ -58,6 +59,13 @@ def begun_keys():
     keys = Keys(0.2)
     keys.has_begun = True
     return keys
+
+
+def acknowledge(ledger, entry, now):
+    """Acknowledge a message, and return whether others may be taken therefore."""
+    effect, frees = ledger.settle(entry, Action.ACK, now)
+    assert effect is Effect.ACK
+    return frees
 
 
 def take_all(ledger, now=0.0):
@@ -101,38 +109,63 @@ def test_taken_messages_that_wait_for_a_handler_count_as_waiting(ahead, slots):
 
 
 @each(
-    ("place", "deliveries", "connection", "arrival"),
+    ("place", "deliveries", "connection", "expected"),
     [
-        (Place.READY, 2, 0, Arrival.LATE),
-        (Place.READY, 2, 1, Arrival.AGAIN),
-        (Place.READY, 1, 0, Arrival.UNCOUNTED),
-        (Place.TAKEN, 2, 0, Arrival.AGAIN),
-        (Place.TAKEN, 1, 0, Arrival.UNCOUNTED),
-        (Place.DROPPED, 2, 0, Arrival.AGAIN),
-        (Place.PENDING, 2, 0, Arrival.SETTLED),
-        (Place.PENDING, 1, 0, Arrival.SETTLED),
-        (Place.SETTLED, 2, 0, Arrival.NEW),
+        (Place.READY, 2, 0, "release"),
+        (Place.READY, 2, 1, "nothing"),
+        (Place.READY, 1, 0, "recheck"),
+        (Place.TAKEN, 2, 0, "nothing"),
+        (Place.TAKEN, 1, 0, "recheck"),
+        (Place.DROPPED, 2, 0, "nothing"),
+        (Place.PENDING, 2, 0, "nothing"),
+        (Place.PENDING, 1, 0, "nothing"),
+        (Place.SETTLED, 2, 0, "new"),
     ],
 )
-def test_meaning_of_a_redelivery_depends_on_where_the_message_is(place, deliveries, connection, arrival):
+def test_meaning_of_a_redelivery_depends_on_where_the_message_is(place, deliveries, connection, expected):
     ledger = ledger_of(1)
     if place is not Place.READY:
         entry = ledger.take(0.0)
         if place is Place.DROPPED:
             assert ledger.drop(entry, entry.turn)
         elif place in (Place.PENDING, Place.SETTLED):
-            ledger.acknowledge(entry, 0.0)
+            acknowledge(ledger, entry, 0.0)
         if place is Place.SETTLED:
             ledger.settle_acks(0.0)
-    assert ledger.arrive(entry_of(1, deliveries), 0.0, connection) is arrival
+    arrivals = ledger.arrive([entry_of(1, deliveries)], 0.0, connection)
+    assert (arrivals.new, [entry.sequence for entry in arrivals.release], arrivals.recheck) == (
+        int(expected == "new"),
+        [1] * (expected == "release"),
+        expected == "recheck",
+    )
+
+
+def test_all_waiting_messages_are_released_once_if_several_are_late():
+    """In one chunk, in the next one, and together with a new one; those that are handled are not released."""
+    ledger = ledger_of(1, 2, 3, 4)
+    taken = ledger.take(0.0)
+    arrivals = ledger.arrive([entry_of(2, 2), entry_of(5), entry_of(3, 2), entry_of(1, 2)], 0.0)
+    assert (arrivals.new, [entry.sequence for entry in arrivals.release]) == (1, [2, 3, 4, 5])
+    assert ledger.arrive([entry_of(4, 2), entry_of(3, 3)], 0.0) == Arrivals(0, [], recheck=False)
+    assert ledger.isolation.is_permanent
+    assert (ledger.waiting, ledger.in_flight()[0]) == (0, taken)
+
+
+@each(("deliveries", "arrival"), [(13, 1), (15, 3), (4, 1)])
+def test_deliveries_before_an_orderly_release_are_explained(deliveries, arrival):
+    """A server that has lost its counts delivers a message fewer times than it was released."""
+    ledger, entry = ledger_of(), entry_of(7, deliveries)
+    other = entry_of(8, deliveries)
+    ledger.arrive([entry, other], 0.0, released={7: 12})
+    assert (entry.arrival, other.arrival) == (arrival, deliveries)
 
 
 def test_redelivery_replaces_the_message_in_flight():
     ledger = ledger_of(1)
     entry = ledger.take(0.0)
-    ledger.arrive(entry_of(1, 2, 7), 0.0)
+    ledger.arrive([entry_of(1, 2, 7)], 0.0)
     assert (entry.deliveries, entry.arrival, entry.origin.consumer_sequence) == (2, 1, 7)
-    ledger.acknowledge(entry, 0.0)
+    acknowledge(ledger, entry, 0.0)
     assert [one.origin.deliveries for one in ledger.acks] == [2]
 
 
@@ -142,7 +175,7 @@ def test_redelivery_replaces_the_message_in_flight():
 def test_acknowledgement_is_pending_until_it_is_written():
     ledger = ledger_of(1, 2)
     entry, other = take_all(ledger)
-    ledger.acknowledge(entry, 1.0)
+    acknowledge(ledger, entry, 1.0)
     assert entry.is_settled
     assert ledger.sequences() == [1, 2]
     assert ledger.in_flight() == [other]
@@ -155,14 +188,14 @@ def test_acknowledgement_is_pending_until_it_is_written():
 def test_acknowledgements_are_due_after_a_delay_or_when_nothing_waits(waiting, age, is_due):
     ledger = ledger_of(*range(1, waiting + 2))
     assert not ledger.are_acks_due(9.0)
-    ledger.acknowledge(ledger.take(0.0), 1.0)
+    acknowledge(ledger, ledger.take(0.0), 1.0)
     assert ledger.are_acks_due(1.0 + age) is is_due
 
 
 def test_delivery_dropped_after_its_settlement_is_no_dropped_one():
     ledger = ledger_of(1, 2)
     entry, other = take_all(ledger)
-    ledger.acknowledge(entry, 0.0)
+    acknowledge(ledger, entry, 0.0)
     assert not ledger.drop(entry, entry.turn)
     assert not ledger.drop(other, other.turn + 1)
     assert ledger.drop(other, other.turn)
@@ -173,7 +206,7 @@ def test_delivery_dropped_after_its_settlement_is_no_dropped_one():
 def test_unhandled_messages_are_those_whose_block_was_not_entered():
     ledger = ledger_of(1, 2, 3, 4)
     first, second = ledger.take(0.0), ledger.take(0.0)
-    first.has_started = True
+    ledger.begin(first)
     assert [entry.sequence for entry in ledger.unhandled()] == [2, 3, 4]
     assert ledger.take(0.0) is None
     assert second.place is Place.TAKEN
@@ -184,7 +217,7 @@ def test_message_put_back_is_taken_first():
     entry = ledger.take(0.0)
     ledger.put_back(entry)
     assert [entry.sequence for entry in take_all(ledger)] == [1, 2]
-    ledger.acknowledge(entry, 0.0)
+    acknowledge(ledger, entry, 0.0)
     ledger.put_back(entry)
     assert ledger.waiting == 0
 
@@ -194,26 +227,26 @@ def test_message_put_back_is_taken_first():
 
 def test_suspect_is_taken_alone():
     ledger = ledger_of(1)
-    ledger.arrive(entry_of(2, LIMIT + 1), 0.0)
-    ledger.arrive(entry_of(3), 0.0)
+    ledger.arrive([entry_of(2, LIMIT + 1)], 0.0)
+    ledger.arrive([entry_of(3)], 0.0)
     first, third = take_all(ledger)
     assert (first.sequence, third.sequence) == (1, 3)
-    assert not ledger.acknowledge(first, 0.0)
-    assert ledger.acknowledge(third, 0.0)
+    assert not acknowledge(ledger, first, 0.0)
+    assert acknowledge(ledger, third, 0.0)
     suspect = ledger.take(0.0)
     assert suspect.sequence == 2
     assert ledger.isolation.is_alone(suspect)
-    ledger.arrive(entry_of(4), 0.0)
+    ledger.arrive([entry_of(4)], 0.0)
     assert ledger.take(1.0) is None
     assert ledger.pause(1.0) == 29.0
     assert ledger.free_slots(1.0) == 0
-    assert ledger.acknowledge(suspect, 1.0)
+    assert acknowledge(ledger, suspect, 1.0)
     assert ledger.take(1.0).sequence == 4
 
 
 def test_suspect_is_taken_with_others_after_a_while():
     ledger = ledger_of(1)
-    ledger.arrive(entry_of(2, LIMIT + 1), 0.0)
+    ledger.arrive([entry_of(2, LIMIT + 1)], 0.0)
     first = ledger.take(0.0)
     assert ledger.take(29.9) is None
     assert ledger.pause(29.5) == 0.5
@@ -257,7 +290,7 @@ def keyed(keys, **options):
     ledger = ledger_of(**options)
     ledger.keep_order(Keys(0.2))
     for number, _ in enumerate(keys, 1):
-        ledger.arrive(entry_of(number), 0.0)
+        ledger.arrive([entry_of(number)], 0.0)
     ledger.keys.begin_request(ledger.sequences())
     assert ledger.keys.complete(Progress(len(keys), len(keys), 0, len(keys)), ledger.sequences())
     for entry in list(ledger.keys.inbox):
@@ -269,15 +302,15 @@ def test_first_message_of_each_key_is_taken():
     ledger = keyed("aab")
     first, third = take_all(ledger)
     assert (first.sequence, third.sequence) == (1, 3)
-    assert ledger.acknowledge(first, 0.0)
+    assert acknowledge(ledger, first, 0.0)
     assert ledger.take(0.0).sequence == 2
 
 
 def test_key_continues_at_the_end_of_the_block():
     ledger = keyed("aa")
     entry = ledger.take(0.0)
-    entry.has_started = True
-    assert not ledger.acknowledge(entry, 0.0)
+    ledger.begin(entry)
+    assert not acknowledge(ledger, entry, 0.0)
     assert ledger.take(0.0) is None
     assert ledger.end_block(entry, entry.turn, 0.0)
     assert ledger.take(0.0).sequence == 2
@@ -287,8 +320,9 @@ def test_key_continues_at_the_end_of_the_block():
 def test_failed_message_of_a_key_is_taken_again_after_its_delay(is_block_longer):
     ledger = keyed("aab")
     entry, _ = take_all(ledger)
-    turn, entry.has_started = entry.turn, True
-    ledger.delay(entry)
+    turn = entry.turn
+    ledger.begin(entry)
+    assert ledger.settle(entry, Action.RETRY, 0.0) == (Effect.DELAY, True)
     assert (entry.place, entry.retries) == (Place.DELAYED, 1)
     steps = [lambda: ledger.end_delay(entry, 0.0), lambda: ledger.end_block(entry, turn, 0.0)]
     for step in steps if is_block_longer else reversed(steps):
@@ -300,35 +334,34 @@ def test_failed_message_of_a_key_is_taken_again_after_its_delay(is_block_longer)
 def test_message_settled_before_is_acknowledged_again():
     ledger = keyed("a")
     entry = ledger.take(0.0)
-    ledger.acknowledge(entry, 0.0)
+    acknowledge(ledger, entry, 0.0)
     ledger.settle_acks(0.0)
-    assert ledger.arrive(entry_of(1, 2, 2), 0.0) is Arrival.SETTLED
+    assert ledger.arrive([entry_of(1, 2, 2)], 0.0).new == 0
     assert [one.deliveries for one in ledger.acks] == [2]
     ledger.settle_acks(0.0)
     assert ledger.sequences() == []
 
 
-@each(("now", "arrival"), [(19.0, Arrival.NEW), (20.0, Arrival.SETTLED)])
+@each(("now", "is_new"), [(19.0, True), (20.0, False)])
 @each("is_acknowledged", [True, False])
-def test_message_settled_after_its_deadline_is_acknowledged_again(now, arrival, is_acknowledged):
+def test_message_settled_after_its_deadline_is_acknowledged_again(now, is_new, is_acknowledged):
     """Its redelivery was on its way."""
     ledger = ledger_of(1, 2)
     ledger.handled.extend(0.0, 10.0)
     entry, other = take_all(ledger)
     if is_acknowledged:
-        ledger.acknowledge(entry, now)
+        acknowledge(ledger, entry, now)
         ledger.settle_acks(now)
     else:
-        ledger.settle(entry, now)  # dead-lettered
-    ledger.settle(other, now, is_final=False)
-    arrived = ledger.arrive_all([entry_of(2, 2, 3), entry_of(1, 2, 4)], now)
-    assert [one for one, _ in arrived] == [arrival] * (arrival is not Arrival.NEW)
+        ledger.settle(entry, Action.DEAD_LETTER, now)
+    assert ledger.settle(other, Action.RETRY, now)[0] is Effect.NAK
+    assert ledger.arrive([entry_of(2, 2, 3), entry_of(1, 2, 4)], now).new == 1 + is_new
 
 
 def test_messages_may_be_taken_when_the_order_is_not_kept_any_more():
     ledger = keyed("aaa")
     entry = ledger.take(0.0)
-    ledger.delay(entry)
+    ledger.settle(entry, Action.RETRY, 0.0)
     ledger.end_order(0.0)
     assert [entry.sequence for entry in take_all(ledger)] == [1, 2, 3]
 
@@ -441,15 +474,15 @@ class Client:
 
     def receive(self, entries, now):
         self.latest.update({entry.sequence: entry.origin.consumer_sequence for entry in entries})
-        others = self.ledger.arrive_all(entries, now, self.connection)
-        if any(arrival is Arrival.LATE for arrival, _ in others):
-            self.ledger.isolation.stay_one_by_one()
-            self.release(self.ledger.withdraw(), now)
+        self.arrive(entries, now)
         self.recover(now)
+
+    def arrive(self, entries, now):
+        self.release(self.ledger.arrive(entries, now, self.connection).release, now)
 
     def release(self, entries, now):
         for entry in entries:
-            self.ledger.settle(entry, now, is_final=False)
+            self.ledger.remove(entry, now, is_final=False)
         self.server.expire([entry.sequence for entry in entries])
 
     def recover(self, now):
@@ -461,10 +494,10 @@ class Client:
             if self.has_key(entry):
                 self.ledger.admit(entry, entry.sequence % 3, now)
             else:
-                entry.has_key = False
+                self.ledger.admit_without_key(entry)
                 self.returned.add(entry.sequence)
                 if entry.sequence % 2:
-                    self.ledger.delay(entry)
+                    self.ledger.settle(entry, Action.RETRY, now)
                 else:  # to be dead-lettered beside handlers
                     self.ledger.set_aside(entry)
                     self.running.append(entry)
@@ -520,17 +553,17 @@ class Client:
             assert self.ledger.drop(entry, turn)
             self.dropped.add(entry.sequence)
         elif outcome in ("failed", "negative") and has_keys:
-            self.ledger.delay(entry)
+            self.ledger.settle(entry, Action.RETRY, now)
         elif outcome in ("failed", "negative", "returned"):
             self.release([entry], now)
             self.returned |= {entry.sequence} if has_keys else set()
         else:
             self.settled.add(entry.sequence)
             if outcome == "rejected":
-                self.ledger.settle(entry, now)
+                assert self.ledger.settle(entry, Action.DEAD_LETTER, now)[0] is Effect.TERM
                 self.server.acknowledge(entry.sequence)
             else:
-                self.ledger.acknowledge(entry, now)
+                acknowledge(self.ledger, entry, now)
         assert not self.ledger.drop(entry, turn)
         if outcome in ("acknowledged", "negative"):
             self.blocks.append((entry, turn))
@@ -621,7 +654,7 @@ class Simulation:
         if self.is_rarely():
             client.put_back(entry)
         else:
-            entry.has_started = True
+            client.ledger.begin(entry)
             client.running.append(entry)
 
     def end_handler(self, client):
@@ -650,7 +683,7 @@ class Simulation:
         for entry in client.fetch(self.now, 8):
             if self.random.random() < 0.8:
                 client.latest[entry.sequence] = entry.origin.consumer_sequence
-                client.ledger.arrive(entry, self.now, client.connection)
+                client.arrive([entry], self.now)
 
     def wait(self, _):
         self.now += self.random.choice([0.1, 1.0, 31.0])

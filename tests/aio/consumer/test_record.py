@@ -64,14 +64,6 @@ def test_settled_messages_are_removed(record, ack_floor, settled):
     assert record.released.keys() | record.begun.keys() == expected
 
 
-def test_deliveries_before_an_orderly_release_are_explained():
-    record = Record({7: 12})
-    assert record.unexplained(7, 13) == 1
-    assert record.unexplained(7, 15) == 3
-    assert record.unexplained(8, 13) == 13
-    assert record.unexplained(7, 4) == 1  # the server has lost its counts
-
-
 # --- Processes that end in order -------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ async def test_second_client_is_refused_and_the_first_one_continues(publish_keys
 
 @pytest.mark.parametrize("method", ["run", "run_batches"])
 async def test_one_of_two_clients_that_start_together_continues(publish_keys, consume, is_settled, method, monkeypatch):
-    """Also with a backlog, with which none of them waits for messages."""
+    """Also with a backlog, with which none of them waits for messages. Handlers of the other one are cancelled."""
     monkeypatch.setattr("ce_nats.aio.consumer._key_order.IN_USE_SECONDS", 1.0)
     await publish_keys("abc" * 200)
     by_key = {key: [] for key in "abc"}
@@ -44,9 +44,9 @@ async def test_one_of_two_clients_that_start_together_continues(publish_keys, co
         by_key[key_of(delivery)].append(delivery.sequence)
 
     async def handle(argument):
+        await asyncio.sleep(0.01)
         for delivery in [argument] if method == "run" else argument.deliveries:
             note(delivery)
-        await asyncio.sleep(0.01)
 
     async def work(consumer):
         async with consumer:
