@@ -8,12 +8,7 @@ from collections.abc import Callable
 
 
 def main(on_start: Callable[[], None] | None = None) -> None:
-    """
-    Run the command line.
-
-    Args:
-        on_start: Called when everything is imported, before the command runs.
-    """
+    """Run the command line."""
     try:
         from .cli import app, escape_terminals
     except ModuleNotFoundError as error:

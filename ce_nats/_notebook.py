@@ -34,14 +34,7 @@ class _Event(Protocol):
 
 
 def html_table(caption: str, rows: Iterable[Row]) -> str:
-    """
-    Return a table of two columns.
-
-    Args:
-        caption: Caption of the table.
-        rows: Names and values. Text is shown unchanged, bytes as text if they are UTF-8 and otherwise as hexadecimal
-            digits, and all other values as JSON.
-    """
+    """Return a table of two columns."""
     rows = list(rows)
     lines = [f"<table><caption>{_escaped(caption)}</caption>"]
     lines += [_row(name, _value_text(value)) for name, value in rows[:_MAX_ROWS]]

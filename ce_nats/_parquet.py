@@ -57,10 +57,6 @@ def open_parquet(path: Path, **options: Any) -> Any:
     """
     Open a Parquet file; the result is a context manager.
 
-    Args:
-        path: Path of the file.
-        options: Further arguments of ``pyarrow.parquet.ParquetFile``.
-
     Raises:
         DecodeError: ``invalid-message`` if the file is not Parquet.
         ImportError: pyarrow is not installed.
@@ -139,12 +135,6 @@ def row_batches(
     Yield the rows of a file in batches, each with the number of its first row (from 0).
 
     Batches have the types of :func:`schema_of`.
-
-    Args:
-        path: Path of the file.
-        rows: Maximum number of rows in a batch. A batch has at most ``MAX_BATCH_BYTES``, or one row.
-        columns: Names of the columns to read; None reads all.
-        is_last: Read only the last row group that has rows.
 
     Raises:
         DecodeError: ``invalid-message``: the file is not Parquet, is damaged, or has a row of more than
@@ -260,10 +250,6 @@ class AtomicParquetWriter:
     A writer of a Parquet file that appears when it is complete. Until then it is hidden; after an error it is deleted.
 
     Rows are buffered until they fill a row group.
-
-    Args:
-        path: Path of the file.
-        schema: Schema of the rows.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:

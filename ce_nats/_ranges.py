@@ -69,14 +69,7 @@ class StreamRange:
 
 
 def split(ranges: Sequence[StreamRange], pieces: int, largest: int | None = None) -> list[StreamRange]:
-    """
-    Split ranges into pieces with about the same number of sequences, in order.
-
-    Args:
-        ranges: Ranges; empty ones are omitted.
-        pieces: Approximate number of pieces. Each range is at least one piece, and no piece is empty.
-        largest: Maximum number of sequences in a piece; None for no limit.
-    """
+    """Split ranges into pieces with about the same number of sequences, in order."""
     ranges = [item for item in ranges if len(item)]
     total = sum(map(len, ranges))
     parts: list[StreamRange] = []

@@ -142,14 +142,7 @@ def resolve(
     sources are ignored, so that the token of a context is not sent together with the user of an argument. A user in a
     URL is not sent to the servers of another source.
 
-    Args:
-        given: As for :func:`read_settings`; None and ``""`` mean not given.
-        context: Name of a context, or None.
-        environment: Environment variables; None ignores them and the selected context.
-        names: As for :func:`read_settings`.
-
-    Returns:
-        Arguments of :class:`ConnectionSettings`.
+    Returns arguments of :class:`ConnectionSettings`.
 
     Raises:
         EncodeError: ``invalid-option``: as for :func:`read_settings`, and if the context does not exist or cannot be
@@ -197,11 +190,6 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
     """
     Check settings and return the arguments of :class:`ConnectionSettings`.
 
-    Args:
-        given: Attributes of :class:`ConnectionSettings`, except that ``servers`` is comma-separated text or a sequence,
-            and that ``js_domain`` and ``js_api_prefix`` replace ``api_prefix``. None means the default.
-        names: The caller's names of the settings, for errors.
-
     Raises:
         EncodeError: ``invalid-option``: a setting is malformed, or two contradict each other. The text does not contain
             values that may be secret.
@@ -231,11 +219,6 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
 def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] | None = None) -> str:
     """
     Return the first tokens of the subjects of JetStream's API.
-
-    Args:
-        prefix: The whole prefix, with or without a dot at its end; for example of an account that imports the API.
-        domain: Name of a JetStream domain; not together with ``prefix``.
-        names: As for :func:`read_settings`.
 
     Raises:
         EncodeError: ``invalid-option``: both are given, or one is malformed.

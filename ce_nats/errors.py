@@ -560,11 +560,6 @@ def choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     """
     Return the member of an enumeration for an argument that is the member or its value.
 
-    Args:
-        kind: The enumeration.
-        value: The argument.
-        name: Name of the argument, for the error.
-
     Raises:
         ValueError: The enumeration has no such member.
     """

@@ -179,10 +179,6 @@ class UnreadableHeaders(dict[str, str]):
     Headers of a received message whose header block or subject violates the protocol, as far as they can be read.
 
     Decoding the message raises ``error``.
-
-    Args:
-        error: The rule that the message violates.
-        headers: Headers that can be read.
     """
 
     def __init__(self, error: DecodeError, headers: Mapping[str, str] | None = None) -> None:
@@ -277,10 +273,6 @@ def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]
 def header_pairs(headers: HeadersLike, error_class: type[CeNatsError] = DecodeError) -> list[tuple[str, str]]:
     """
     Return pairs of strings, in wire order, from headers in any accepted form.
-
-    Args:
-        headers: The headers; the list of a :class:`Headers` itself is returned, not a copy.
-        error_class: ``EncodeError`` for headers that are to be sent.
 
     Raises:
         error_class: ``invalid-header-name`` or ``invalid-header-value`` if a name or value is not a string;

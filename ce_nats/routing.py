@@ -263,12 +263,7 @@ class SyncRouter(_Routes):
 
 
 def _route(handler: Callable[..., Any], data: Any) -> _Route:
-    """
-    Return the route of a handler.
-
-    Raises:
-        TypeError: As :meth:`Router.on`.
-    """
+    """Return the route of a handler."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except ValueError as error:

@@ -186,8 +186,6 @@ def validator_of(validate: Validate | None) -> Validator | None:
 
     Raises:
         TypeError: It is not a function, or an async one; as :class:`Schemas`.
-        ValueError: As :class:`Schemas`.
-        ImportError: As :class:`Schemas`.
     """
     if validate is None or isinstance(validate, Validator):
         return validate

@@ -202,14 +202,7 @@ class ClaimCheck:
                 raise DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, f"{self._target}: {text}")
 
     async def _is_kept(self, stored: _Object, *, is_new: bool) -> bool:
-        """
-        Return whether an object has all its chunks, and does not have to be stored again.
-
-        Args:
-            stored: The object.
-            is_new: Whether it was stored during this call. Another one is stored again in a bucket with a time to live,
-                which begins again then.
-        """
+        """Return whether an object has all its chunks, and does not have to be stored again."""
         subject = chunk_subject(self.bucket, stored.nuid)
         with self._errors():
             config, count = await self._api.config_and_count(self._stream, subject)
@@ -297,9 +290,8 @@ class ClaimCheck:
         """
         Look up an object.
 
-        Returns:
-            The sequence of its metadata, 0 if it does not exist; and the object, None if it does not exist or was
-            deleted.
+        Returns the sequence of its metadata, 0 if it does not exist; and the object, None if it does not exist or was
+        deleted.
         """
         with self._errors():
             subject = metadata_subject(self.bucket, reference.name)

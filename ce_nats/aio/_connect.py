@@ -183,18 +183,8 @@ async def establish(
     """
     Connect a client of nats-py as :func:`connect` does; the client is closed if that fails.
 
-    Args:
-        client: A client that was never connected.
-        settings: Settings of the connection.
-        allow_reconnect: False closes a lost connection, and logs nothing.
-        max_reconnect_attempts: As for :func:`connect`.
-        reconnect_time_wait: Seconds between two attempts at one server; None for 2 to 2.5.
-        options: Other arguments of nats-py's ``connect()``, callbacks included.
-
     Raises:
-        EncodeError: As :func:`connect` does.
         DeliveryError: As :func:`connect` does; without a cause, which could contain secrets.
-        TypeError: As :func:`connect` does.
     """
     for option in options.keys() - _OPTIONS:
         raise TypeError(f"connect() has no option {option!r}")
@@ -269,12 +259,6 @@ async def disconnect(nc: Client) -> None:
 class _Callbacks:
     """
     Collect failures of the first connection; later call the user's callbacks, and log if there are none.
-
-    Args:
-        client: Client of nats-py.
-        settings: Settings of the connection, with the secrets to hide in log lines.
-        options: Arguments of nats-py's ``connect()``; the user's callbacks are removed from them.
-        is_logged: False logs nothing.
 
     Attributes:
         functions: Callbacks for nats-py, by argument name.
@@ -356,12 +340,7 @@ class _NoTlsError(nats.errors.SecureConnWantedError):
 
 
 class _Transport(TlsTransport):
-    """
-    nats-py's transport that writes nothing before TLS is established, if TLS is requested.
-
-    Args:
-        wants_tls: Whether TLS is requested.
-    """
+    """nats-py's transport that writes nothing before TLS is established, if TLS is requested."""
 
     def __init__(self, *, wants_tls: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -55,11 +55,6 @@ def delivery_errors(
     """
     Convert errors of nats-py to errors of this package.
 
-    Args:
-        target: Subject, stream or consumer, for the text of the error.
-        nc: The connection. If an error closed it, the text ends with that error.
-        refused: Code for refusals by JetStream that have no specific code.
-
     Raises:
         EncodeError: ``invalid-header-name``, ``invalid-subject`` or ``payload-too-large``, which nats-py checks before
             it sends.
@@ -92,16 +87,7 @@ def delivery_error(target: str, error: Exception, *, refused: ErrorCode = ErrorC
 def api_error(
     target: str, status: int, err_code: int, description: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
 ) -> ApiError:
-    """
-    Return the error for an error in a response of JetStream.
-
-    Args:
-        target: Subject, stream or consumer, for the text.
-        status: ``code`` in the response.
-        err_code: ``err_code`` in the response; 0 if there is none.
-        description: ``description`` in the response.
-        refused: Code for refusals that have no specific code.
-    """
+    """Return the error for an error in a response of JetStream."""
     code = _API_CODES.get(err_code)
     if err_code == codes.CONSUMER_CREATE and any(text in description for text in _UNCHANGEABLE):
         code = ErrorCode.REQUEST_REFUSED

@@ -22,12 +22,6 @@ def check_foreign_subject(nc: Client, subject: str, *, allowed: Iterable[str] = 
     """
     Check a subject from a message, as :func:`~ce_nats.subjects.check_subject_from_message` does.
 
-    Args:
-        nc: The connection for publishing to the subject.
-        subject: The subject.
-        allowed: Patterns of subjects that carry data.
-        is_reply: Whether it is a reply subject.
-
     Raises:
         EncodeError: ``invalid-subject`` or ``forbidden-subject``.
     """

@@ -95,9 +95,7 @@ class FrameSplitter:
         """
         Split the next bytes of the connection. Never raises.
 
-        Args:
-            data: Bytes of any length.
-            is_wanted: Returns whether the messages of a sid are wanted. Called once for each sid; must not raise.
+        ``is_wanted``: Returns whether the messages of a sid are wanted. Called once for each sid; must not raise.
         """
         start = 0
         if self._kept:
@@ -180,14 +178,7 @@ def _take_messages(data: bytes, at: int, line: re.Match[bytes], wanted: list[Raw
     """
     Take messages of one subscription.
 
-    Args:
-        data: Received bytes.
-        at: Index of a message that has arrived as a whole.
-        line: Its line.
-        wanted: The messages are appended here.
-
-    Returns:
-        The index after them: of the end, of another operation, or of a message that is incomplete or unusual.
+    Returns the index after them: of the end, of another operation, or of a message that is incomplete or unusual.
     """
     _, subject, sid, reply, headers, length = line.groups()
     words = [b"HMSG", subject, sid, reply or b"", headers or b"0", length]

@@ -244,15 +244,7 @@ class Progress(NamedTuple):
 
 
 class StreamApi:
-    """
-    JetStream's API on a connection.
-
-    Args:
-        nc: An open connection.
-        prefix: First tokens of the subjects of the API; another prefix reaches another domain or account.
-        timeout: Maximum seconds to wait for the response to one request, see :class:`Patience`.
-        retry_timeout: Seconds to repeat a request without a response; 0 sends it once.
-    """
+    """JetStream's API on a connection."""
 
     def __init__(
         self,
@@ -271,14 +263,7 @@ class StreamApi:
 
     @classmethod
     def of(cls, js: JetStreamContext, *, timeout: float | None = None, retry_timeout: float | None = None) -> StreamApi:
-        """
-        Return the API with the connection, prefix and timeout of a JetStreamContext.
-
-        Args:
-            js: From ``nc.jetstream()``.
-            timeout: Maximum seconds to wait for the response to one request; by default the timeout of ``js``.
-            retry_timeout: Seconds to repeat a request; by default 30, or ``timeout`` if that is longer.
-        """
+        """Return the API with the connection, prefix and timeout of a JetStreamContext."""
         timeout = api_timeout(js) if timeout is None else timeout
         retry_timeout = max(RETRY_SECONDS, timeout) if retry_timeout is None else retry_timeout
         return cls(client_of(js), api_prefix(js), timeout, retry_timeout)
@@ -301,38 +286,19 @@ class StreamApi:
         return _stream_state(stream, info.created, info.config.retention, info.state)
 
     async def config_and_state(self, stream: str) -> tuple[dict[str, Any], StreamState]:
-        """
-        Return the configuration of a stream as in the response of the server, and its state.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the configuration of a stream as in the response of the server, and its state."""
         info = await self._request(_Configured, stream, f"STREAM.INFO.{stream}")
         retention = str(info.config.get("retention", "limits"))
         return info.config, _stream_state(stream, info.created, retention, info.state)
 
     async def config_and_count(self, stream: str, subject: str) -> tuple[dict[str, Any], int]:
-        """
-        Return the configuration of a stream as in the response of the server, and the number of messages on a subject.
-
-        Args:
-            stream: Name of the stream.
-            subject: Subject without wildcards.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the configuration of a stream as the server has it, and the number of messages on a subject."""
         request = {"subjects_filter": subject}
         info = await self._request(_Counted, stream, f"STREAM.INFO.{stream}", request)
         return info.config, (info.state.subjects or {}).get(subject, 0)
 
     async def names_on(self, subject: str) -> list[str]:
-        """
-        Return the names of the streams that listen on a subject.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the names of the streams that listen on a subject."""
         return (await self._request(_Names, "", "STREAM.NAMES", {"subject": subject})).streams or []
 
     async def stream_names(self) -> list[str]:
@@ -358,21 +324,13 @@ class StreamApi:
         raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "stream names: they changed while they were listed; try again")
 
     async def subjects(self, stream: str) -> list[str]:
-        """
-        Return the subjects of a stream, which may have wildcards.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the subjects of a stream, which may have wildcards."""
         return (await self._info(stream)).config.subjects or []
 
     async def origin_subjects(self, stream: str) -> list[str]:
         """
         Return the subjects to which messages of a stream are published: its subjects, and those of the streams that it
         mirrors or sources. A source that cannot be looked up is omitted.
-
-        Raises:
-            DeliveryError: As :meth:`state` does, for the stream itself.
         """
         found: dict[str, None] = {}
         waiting, seen = [(self.prefix, stream)], {(self.prefix, stream)}
@@ -407,22 +365,12 @@ class StreamApi:
         return (await self._request(_Configured, stream, f"STREAM.UPDATE.{stream}", config)).config
 
     async def stream_on(self, subject: str) -> StreamOnSubject | None:
-        """
-        Return the stream that listens on a subject, or None.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the stream that listens on a subject, or None."""
         names = await self.names_on(subject)
         return await self.stream_named(names[0]) if len(names) == 1 else None
 
     async def stream_named(self, stream: str) -> StreamOnSubject:
-        """
-        Return the subjects of a stream, and whether it accepts batches.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the subjects of a stream, and whether it accepts batches."""
         config, state = await self.config_and_state(stream)
         accepts = config.get("allow_batched") and not config.get("allow_msg_counter") and not config.get("no_ack")
         return StreamOnSubject(state.name, config.get("subjects") or [], bool(accepts), state.last)
@@ -467,17 +415,7 @@ class StreamApi:
     # --- Messages -----------------------------------------------------------------------------------------------------
 
     async def stored(self, stream: str, request: dict[str, Any], *, is_watched: bool = False) -> Stored | None:
-        """
-        Return the message that ``STREAM.MSG.GET`` finds, or None.
-
-        Args:
-            stream: Name of the stream.
-            request: ``seq``, and ``next_by_subj`` for the first message at or after it.
-            is_watched: True if the caller watches for denied permissions, for many requests at once.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the message that ``STREAM.MSG.GET`` finds, or None."""
         try:
             answer = await self._request(_Found, stream, f"STREAM.MSG.GET.{stream}", request, is_watched=is_watched)
         except ApiError as error:
@@ -491,17 +429,7 @@ class StreamApi:
         return f"{self.prefix}.STREAM.MSG.GET.{stream}"
 
     async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
-        """
-        Return the sequence of the first message at or after a sequence, or None.
-
-        Args:
-            stream: Name of the stream.
-            sequence: First sequence, inclusive.
-            subjects: Subjects, wildcards allowed; by default all. Each subject needs one request.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Return the sequence of the first message at or after a sequence, or None."""
         wanted = list(subjects) or [">"]
         found: list[int] = []
         for start in range(0, len(wanted), _MAX_REQUESTS):
@@ -515,12 +443,7 @@ class StreamApi:
 
         Like the server, it relies on ascending times in a stream.
 
-        Args:
-            state: State of the stream; messages after ``state.last`` are ignored.
-            since: The instant, in nanoseconds since 1970, UTC.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
+        ``since``: The instant, in nanoseconds since 1970, UTC.
         """
         low, high = state.first, state.last + 1  # the answer is in [low, high]
         while low < high:
@@ -542,9 +465,6 @@ class StreamApi:
 
         It is not an error if the message does not exist: an earlier request whose response was lost may have deleted
             it.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
         """
         request = {"seq": sequence, "no_erase": True}
         try:
@@ -554,12 +474,7 @@ class StreamApi:
                 raise
 
     async def purge(self, stream: str, subject: str) -> None:
-        """
-        Delete all messages on a subject.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Delete all messages on a subject."""
         await self._request(_Answer, stream, f"STREAM.PURGE.{stream}", {"filter": subject})
 
     # --- Consumers ----------------------------------------------------------------------------------------------------
@@ -574,32 +489,17 @@ class StreamApi:
         return _consumer_config((await self._consumer_info(stream, name)).config)
 
     async def consumer_state(self, stream: str, name: str) -> ConsumerState:
-        """
-        Return a consumer's configuration, creation and lag, of one moment.
-
-        Raises:
-            DeliveryError: As :meth:`consumer` does.
-        """
+        """Return a consumer's configuration, creation and lag, of one moment."""
         answer = await self._consumer_info(stream, name)
         limits = PullLimits.of(answer.config)
         return ConsumerState(_consumer_config(answer.config), answer.created, _lag(answer), answer.num_waiting, limits)
 
     async def lag(self, stream: str, name: str) -> Lag:
-        """
-        Return the lag of a consumer.
-
-        Raises:
-            DeliveryError: As :meth:`consumer` does.
-        """
+        """Return the lag of a consumer."""
         return _lag(await self._consumer_info(stream, name))
 
     async def progress(self, stream: str, name: str) -> Progress:
-        """
-        Return the progress of a consumer.
-
-        Raises:
-            DeliveryError: As :meth:`consumer` does.
-        """
+        """Return the progress of a consumer."""
         answer = await self._consumer_info(stream, name)
         delivered = answer.delivered
         return Progress(
@@ -621,13 +521,9 @@ class StreamApi:
         nats-server before 2.10 ignores ``filter_subjects``, and would deliver all subjects. So a single subject is sent
         as ``filter_subject``, and several are refused.
 
-        Args:
-            stream: Name of the stream.
-            name: Name of the consumer.
-            config: Configuration in the form of the API, with times in nanoseconds.
+        ``config``: Configuration in the form of the API, with times in nanoseconds.
 
-        Returns:
-            The configuration as completed by the server.
+        Returns the configuration as completed by the server.
 
         Raises:
             DeliveryError: As :meth:`state` does; ``request-refused``; ``incompatible-config``: the server is older than
@@ -652,14 +548,6 @@ class StreamApi:
     async def annotate_consumer(self, stream: str, name: str, key: str, change: Callable[[str, int], str]) -> None:
         """
         Change a text in the metadata of a consumer; its other settings stay as they are.
-
-        Args:
-            stream: Name of the stream.
-            name: Name of the consumer.
-            key: Key of the text.
-            change: Called with the present text, ``""`` if there is none, and the sequence in the stream up to which
-                all messages are acknowledged. Returns the new text; ``""`` removes it. Called again, a few times at
-                most, if another client has replaced the text meanwhile.
 
         Raises:
             DeliveryError: As :meth:`consumer` does; ``request-refused``; ``incompatible-config``: the server is older
@@ -686,12 +574,7 @@ class StreamApi:
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"consumer {name} of stream {stream}: {text}")
 
     async def delete_consumer(self, stream: str, name: str) -> None:
-        """
-        Delete a consumer.
-
-        Raises:
-            DeliveryError: As :meth:`consumer` does.
-        """
+        """Delete a consumer."""
         await self._request(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}", consumer=name)
 
     # --- Requests -----------------------------------------------------------------------------------------------------
@@ -706,20 +589,7 @@ class StreamApi:
         consumer: str = "",
         is_watched: bool = False,
     ) -> T:
-        """
-        Send a request until there is a response, and return it.
-
-        Args:
-            kind: Type of the response.
-            stream: Name of the stream, for error texts; ``""`` if the request is about all streams.
-            subject: Subject of the request, without the prefix.
-            request: Body of the request; None for an empty one.
-            consumer: Name of the consumer, for error texts; ``""`` if the request is about the stream.
-            is_watched: As for :meth:`stored`.
-
-        Raises:
-            DeliveryError: As :meth:`state` does.
-        """
+        """Send a request until there is a response, and return it."""
         target = f"stream {stream}" if stream else "stream names"
         if consumer:
             target = f"consumer {consumer} of {target}"

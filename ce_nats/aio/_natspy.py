@@ -103,18 +103,7 @@ _MAX_JOINED: Final = 2**15
 
 
 async def send_publish(nc: Client, frame: bytes, payload_size: int, count: int = 1) -> None:
-    """
-    Write PUB or HPUB frames as ``nc.publish()`` does: count them, and buffer them while nats-py reconnects.
-
-    Args:
-        nc: The connection.
-        frame: The frames; subjects, headers and sizes were checked.
-        payload_size: Number of bytes of the payloads.
-        count: Number of messages.
-
-    Raises:
-        nats.errors.Error: As ``nc.publish()`` does.
-    """
+    """Write PUB or HPUB frames as ``nc.publish()`` does: count them, and buffer them while nats-py reconnects."""
     write_publish_frame(nc, frame, payload_size, count)
     if 0 < _get(nc, "_max_pending_size") < nc.pending_data_size:
         await send_buffer(nc)
@@ -130,15 +119,6 @@ def write_publish_frame(nc: Client, frame: bytes | bytearray, payload_size: int,
     Write frames as :func:`send_publish` does, without waiting if nats-py's buffer is full.
 
     The caller bounds what it writes: it calls :func:`send_buffer` when ``nc.pending_data_size`` is large.
-
-    Args:
-        nc: The connection.
-        frame: The frames; subjects, headers and sizes were checked.
-        payload_size: Number of bytes of the payloads.
-        count: Number of messages.
-
-    Raises:
-        nats.errors.Error: As ``nc.publish()`` does.
     """
     if not nc.is_connected:
         _check_buffer(nc, payload_size)
@@ -157,9 +137,6 @@ class FrameBuffer:
 
     nats-py has each frame at once, so it is sent before what is written to the connection later, and also if the
     connection is closed next. Frames that follow each other cost one object, and one call of nats-py's flusher.
-
-    Args:
-        nc: The connection.
     """
 
     def __init__(self, nc: Client) -> None:
@@ -170,17 +147,7 @@ class FrameBuffer:
             _get(nc, name)
 
     def write(self, line: bytes, block: bytes, data: bytes) -> None:
-        """
-        Write a frame.
-
-        Args:
-            line: Line of PUB or HPUB; subject and sizes were checked.
-            block: Header block, or ``b""``.
-            data: Payload.
-
-        Raises:
-            nats.errors.Error: As ``nc.publish()`` does.
-        """
+        """Write a frame."""
         nc, frames = self._nc, self._frames
         size = len(block) + len(data)
         if size > _MAX_JOINED:
@@ -213,16 +180,7 @@ def _check_buffer(nc: Client, payload_size: int) -> None:
 
 
 def check_writable(nc: Client, size: int) -> None:
-    """
-    Check whether nats-py sends what is written on a connection that is not connected now.
-
-    Args:
-        nc: The connection.
-        size: Number of bytes to write.
-
-    Raises:
-        nats.errors.Error: As ``nc.publish()`` does.
-    """
+    """Check whether nats-py sends what is written on a connection that is not connected now."""
     if not nc.is_connected:
         _check_buffer(nc, size)
 
@@ -250,10 +208,6 @@ async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable
     Unsubscribe, and wait until the callback has processed everything that the server sent before.
 
     nats-py's ``drain()`` waits for the PONG of a PING that it writes before the UNSUB.
-
-    Args:
-        subscription: Subscription with a callback.
-        round_trip: Waits until the server has received everything that was written so far.
     """
     await _get(client_of(subscription), "_send_unsubscribe")(subscription_id(subscription))
     await round_trip()
@@ -265,10 +219,6 @@ def on_drain(subscription: Subscription, finish: Callable[[], Awaitable[None]]) 
     Call a function while nats-py drains the connection, when no further messages arrive, and wait for its end.
 
     The connection is closed afterwards, and after the ``drain_timeout`` at the latest.
-
-    Args:
-        subscription: Subscription of :func:`subscribe_raw`, whose own queue is always empty.
-        finish: The function.
     """
     queue, client = _get(subscription, "_pending_queue"), client_of(subscription)
 
@@ -292,9 +242,6 @@ class MessageQueue:
 
     The messages of :meth:`subscribe` are raw. nats-py's own functions, such as ``next_msg()``, return its messages
     also for such a subscription.
-
-    Args:
-        subscription: A subscription without a callback.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -320,17 +267,7 @@ class MessageQueue:
 
     @classmethod
     async def subscribe(cls, nc: Client, subject: str, *, queue: str = "") -> Subscription:
-        """
-        Subscribe; the messages in the queue of the subscription are raw.
-
-        Args:
-            nc: An open connection.
-            subject: Subject, wildcards allowed.
-            queue: Queue group.
-
-        Raises:
-            nats.errors.Error: As ``nc.subscribe()`` does.
-        """
+        """Subscribe; the messages in the queue of the subscription are raw."""
         sid, subscriptions = _get(nc, "_sid") + 1, _get(nc, "_subs")
 
         def receive(messages: list[RawMessage]) -> None:
@@ -499,10 +436,6 @@ def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> Non
     Register a function to call if nats-py's read loop ends while the connection is open.
 
     nats-py only logs the exception, and every call that waits for a message waits forever.
-
-    Args:
-        nc: A connection.
-        ended: Called with the exception that ended the loop; None if its task was cancelled.
     """
     protocol, read = _get(nc, "_ps"), _get(nc, "_read_loop")
     parse = protocol.parse
@@ -664,11 +597,9 @@ def set_chunk_hook(nc: Client, hook: ChunkHook) -> None:
 
     Messages of subscriptions with a receiver, see :func:`receive_raw`, do not arrive there.
 
-    Args:
-        nc: The client.
-        hook: Called with received bytes that begin with an operation. Processes operations at the beginning, and
-            returns the other bytes, and whether they are a part of an operation: then they are passed again, with the
-            bytes that follow; otherwise nats-py parses them. Must not raise: an exception ends nats-py's read loop.
+    ``hook``: Called with received bytes that begin with an operation. Processes operations at the beginning, and
+    returns the other bytes, and whether they are a part of an operation: then they are passed again, with the bytes
+    that follow; otherwise nats-py parses them. Must not raise: an exception ends nats-py's read loop.
     """
     _Reading.of(nc).add_hook(hook)
 
@@ -684,11 +615,8 @@ def receive_raw(nc: Client, sid: int, receive: Receive | None) -> None:
     Messages that arrive until the subscription is removed from the connection, such as those after UNSUB, are passed
     on; the caller removes the function then.
 
-    Args:
-        nc: The client; any of nats-py's, with any transport.
-        sid: Number of the subscription, see :func:`subscription_id`.
-        receive: Called in nats-py's read loop with messages. It must neither raise nor take long: an exception is
-            logged, the messages of this call are lost, and reading continues. None removes the function.
+    ``receive``: Called in nats-py's read loop with messages. It must neither raise nor take long: an exception is
+    logged, the messages of this call are lost, and reading continues. None removes the function.
     """
     _Reading.of(nc).set_receiver(sid, receive)
 
@@ -698,15 +626,6 @@ async def subscribe_raw(nc: Client, subject: str, receive: Receive, *, queue: st
     Subscribe, and call a function with all messages, as :func:`receive_raw` does, from the first one on.
 
     After ``nc.subscribe()`` has returned, the first messages may have been processed by nats-py already.
-
-    Args:
-        nc: An open connection.
-        subject: Subject, wildcards allowed.
-        receive: As for :func:`receive_raw`.
-        queue: Queue group.
-
-    Raises:
-        nats.errors.Error: As ``nc.subscribe()`` does.
     """
     sid = _get(nc, "_sid") + 1
     receive_raw(nc, sid, receive)
@@ -737,12 +656,9 @@ def before_close(nc: Client, callback: Callable[[], None]) -> Callable[[], None]
     """
     Register a function to call before the connection is closed, as long as something can be written.
 
-    Args:
-        nc: The connection.
-        callback: The function. It must not raise.
+    ``callback``: The function. It must not raise.
 
-    Returns:
-        A function that removes it.
+    Returns a function that removes it.
     """
     closing = _get(nc, "_close")
     if not isinstance(closing, _Closing):
@@ -820,11 +736,6 @@ def message_of(nc: Client, sid: int, raw: RawMessage) -> Msg:
 
     Its headers are those that nats-py returns, or :class:`~ce_nats.message.UnreadableHeaders` if it cannot read them,
     also on a connection without :func:`accept_malformed_messages`. Never raises.
-
-    Args:
-        nc: The connection.
-        sid: Number of the subscription.
-        raw: The message as received.
     """
     subject, reply, data, block = raw
     return _build_message(nc, sid, subject, reply, data, _headers_of(nc, block))
@@ -923,15 +834,7 @@ class TlsTransport(TcpTransport):
 def intercept_connects(
     nc: Client, *, before_connect: Callable[[Srv], None], before_info: Callable[[dict[str, Any], bool], None]
 ) -> None:
-    """
-    Register functions to call whenever the client connects, also on reconnects.
-
-    Args:
-        nc: A client that is not connected yet.
-        before_connect: Called with the server to connect to.
-        before_info: Called with the server's INFO, which it may modify, and whether it is the first INFO of a
-            connection.
-    """
+    """Register functions to call whenever the client connects, also on reconnects."""
     connect_to_server, process_info = _get(nc, "_connect_to_server"), _get(nc, "_process_info")
 
     async def connect_with_hook(server: Srv) -> None:
@@ -951,10 +854,6 @@ def reconnect_after(nc: Client, violation: str) -> None:
     Reconnect after an error of the server for which it closes the connection; nats-py closes it permanently.
 
     The callback for errors is called.
-
-    Args:
-        nc: A client that is not connected yet.
-        violation: Part of the text of the error, in lower case.
     """
     process_error, process_loss = _get(nc, "_process_err"), _get(nc, "_process_op_err")
 

@@ -55,15 +55,7 @@ _DISCARD_SECONDS: Final = 2.0
 
 
 class ObjectWriter:
-    """
-    Writes objects to a bucket.
-
-    Args:
-        js: From ``nc.jetstream()``.
-        bucket: Name of the bucket.
-        api: JetStream's API on the connection of ``js``.
-        retry_timeout: Seconds to repeat a message without an acknowledgement.
-    """
+    """Writes objects to a bucket."""
 
     def __init__(self, js: JetStreamContext, bucket: str, api: StreamApi, retry_timeout: float) -> None:
         self._js = js
@@ -80,17 +72,9 @@ class ObjectWriter:
 
         If it fails, or is cancelled, its chunks are deleted, except if the metadata may be stored.
 
-        Args:
-            name: Name of the object.
-            payload: Its content.
-            digest: SHA-256 of the content.
-            expected: Sequence of the last metadata on its subject, which is replaced; 0 if there is none.
-
-        Returns:
-            Whether it is stored; False if another client has stored, replaced or deleted something.
+        Returns whether it is stored; False if another client has stored, replaced or deleted something.
 
         Raises:
-            DeliveryError: As :meth:`ce_nats.aio.ClaimCheck.check_in` does.
             EncodeError: ``payload-too-large``: the server has lowered its ``max_payload`` in the meantime.
         """
         size = max(1, min(_CHUNK_BYTES, self._nc.max_payload - _HEADER_BYTES))
@@ -115,12 +99,7 @@ class ObjectWriter:
                 await self._discard(chunks)
 
     async def remove_replaced(self, nuid: str) -> None:
-        """
-        Delete the chunks of an object that was replaced. A failure is logged: the new object is stored.
-
-        Args:
-            nuid: Token of the chunks.
-        """
+        """Delete the chunks of an object that was replaced. A failure is logged: the new object is stored."""
         try:
             await self._api.purge(self._stream, chunk_subject(self._bucket, nuid))
         except DeliveryError as error:

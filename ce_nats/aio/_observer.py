@@ -141,13 +141,7 @@ class Instruments(Protocol):
 
 
 class Observer:
-    """
-    Reports outcomes of messages.
-
-    Args:
-        on_outcome: The hook, or None.
-        instruments: The instrumentation, or None.
-    """
+    """Reports outcomes of messages."""
 
     def __init__(self, on_outcome: OnOutcome | None, instruments: Instruments | None) -> None:
         self._instruments = instruments

@@ -85,12 +85,7 @@ class Denial(NamedTuple):
         return self.original == subject if self.original else self.subject == subject.lower()
 
     def error(self, subject: str = "") -> DeliveryError:
-        """
-        Return the error of the operation.
-
-        Args:
-            subject: The subject, if the caller knows it.
-        """
+        """Return the error of the operation."""
         verb = "publish" if self.operation == "publish" else "subscribe"
         known = subject or self.original or self.subject
         return DeliveryError(ErrorCode.PERMISSION_DENIED, f"the server denies permission to {verb} to {known!r}")
@@ -101,12 +96,7 @@ Listener: TypeAlias = Callable[[Denial], bool]
 
 
 class ConnectionWatch:
-    """
-    Errors of one connection; created by :meth:`of`.
-
-    Args:
-        nc: An open connection.
-    """
+    """Errors of one connection; created by :meth:`of`."""
 
     def __init__(self, nc: Client) -> None:
         self._nc = nc
@@ -190,21 +180,11 @@ class ConnectionWatch:
         return request_inbox(self._nc)
 
     def violation_since(self, moment: float) -> str:
-        """
-        Return a text for an error if the server has closed the connection for a violation since a moment, else ``""``.
-
-        Args:
-            moment: Time in seconds of ``time.monotonic()``.
-        """
+        """Return a text for an error if the server ended the connection for a violation since a moment, or ``""``."""
         return f"; the connection was lost: {self._violation}" if self._violated_at > moment else ""
 
     def closed_error(self, target: str) -> DeliveryError:
-        """
-        Return the error of an operation on a closed connection.
-
-        Args:
-            target: Subject, stream or consumer, for the text.
-        """
+        """Return the error of an operation on a closed connection."""
         loss = self.loss
         text = f"{target}: the connection was closed" + (f": {loss}" if loss else "")
         error = DeliveryError(ErrorCode.CONNECTION_CLOSED, text)
@@ -336,11 +316,6 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
     """
     Yield a future that gets an error if the subject or the inbox of a request is denied, or the connection is closed.
 
-    Args:
-        nc: An open connection.
-        subject: Subject that the request is published to.
-        inbox: Subject that was subscribed to for the reply; by default the inbox that nats-py's requests share.
-
     Raises:
         DeliveryError: ``permission-denied``: the inbox was denied before.
     """
@@ -381,12 +356,6 @@ def _denied(
 async def answered(nc: Client, subject: str, request: Callable[[], Awaitable[T]], inbox: str = "") -> T:
     """
     Send a request, and return its result; fail as soon as the server denies it, or the connection is closed.
-
-    Args:
-        nc: An open connection.
-        subject: Subject that the request is published to.
-        request: Function that sends the request, and waits for the reply.
-        inbox: As for :func:`denial`.
 
     Raises:
         DeliveryError: ``permission-denied``: the subject, or the inbox for replies; ``connection-closed``; ``timeout``,

@@ -39,13 +39,7 @@ _BY_DESCRIPTION: Final = {
 
 
 def parse_pull_status(code: str, description: str) -> PullStatus:
-    """
-    Return the meaning of a status.
-
-    Args:
-        code: Three digits.
-        description: The text after them.
-    """
+    """Return the meaning of a status."""
     text = description.lower()
     for start, status in _BY_DESCRIPTION.items():
         if text.startswith(start):

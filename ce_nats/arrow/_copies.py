@@ -27,13 +27,7 @@ class Copied(NamedTuple):
 
 
 def copied_headers(headers: pa.Array, *, keep_instructions: bool) -> Copied:
-    """
-    Return the headers that copies of messages have.
-
-    Args:
-        headers: Lists of structs of names and values, or maps; names are text or bytes.
-        keep_instructions: As for :func:`ce_nats.aio.replay`.
-    """
+    """Return the headers that copies of messages have."""
     if pa.types.is_null(headers.type):
         return Copied(headers, 0, None)
     first, end = headers.offsets[0].as_py(), headers.offsets[-1].as_py()

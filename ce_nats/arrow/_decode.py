@@ -91,14 +91,7 @@ class Part(NamedTuple):
 
 
 def decode(headers: pa.Array, data: pa.Array, types: ExtensionTypes | None = None) -> Decoded:
-    """
-    Decode a batch.
-
-    Args:
-        headers: Array of a type that :func:`._headers.check_type` accepts.
-        data: Payloads, array of bytes or text. NULL means an empty payload.
-        types: Python types of extension attributes.
-    """
+    """Decode a batch."""
     return _Batch(pairs(headers), octets(data).fill_null(b""), types or {}).decoded()
 
 
@@ -434,12 +427,7 @@ def _indexes(mask: pa.Array) -> list[int]:
 
 
 class Events:
-    """
-    Events that were decoded one by one. Only the values for the columns are kept.
-
-    Args:
-        types: Python types of extension attributes.
-    """
+    """Events that were decoded one by one. Only the values for the columns are kept."""
 
     def __init__(self, types: ExtensionTypes) -> None:
         self._types = types
@@ -459,16 +447,8 @@ class Events:
         """
         Add an event that was decoded without parsing its data.
 
-        Args:
-            row: Its row in the batch.
-            event: The event.
-            mode: Its content mode.
-            untyped: The same event decoded without declared types, if it has attributes with declared types. The map of
-                extensions has the text as received: ``-0`` for the integer 0, for example.
-
-        Returns:
-            The reason why the column of an event with data is null: it was not delivered, or its charset does not have
-            it.
+        Returns the reason why the column of an event with data is null: it was not delivered, or its charset does not
+        have it.
         """
         attributes = event._attributes
         time = attributes.get("time")

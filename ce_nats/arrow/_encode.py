@@ -51,15 +51,7 @@ class Encoded(NamedTuple):
 
 
 def encode(events: pa.StructArray, mode: ContentMode, *, dedup: bool) -> Encoded:
-    """
-    Encode a batch.
-
-    Args:
-        events: Structs of ``attributes``, ``extensions``, ``data``, ``data_text``, ``is_json`` and ``error``, of which
-            all but ``attributes`` may be missing.
-        mode: Content mode of the messages.
-        dedup: Whether messages get a ``Nats-Msg-Id``.
-    """
+    """Encode a batch."""
     try:
         return _Batch(events, mode).encoded(dedup=dedup)
     except _OddBatch:
@@ -229,11 +221,6 @@ class _Data:
     """
     The data of a batch.
 
-    Args:
-        fields: Fields of the events.
-        content_type: Values of datacontenttype.
-        odd: Collects odd rows.
-
     Attributes:
         is_implied: Whether each event gets the datacontenttype of JSON; None if none gets it.
     """
@@ -371,16 +358,7 @@ def _in_json(text: str) -> str:
 
 
 def _escaped(name: str, texts: pa.Array, odd: set[int], escape: Callable[[str], str], line_break: str) -> pa.Array:
-    """
-    Escape texts, and check their characters.
-
-    Args:
-        name: Name of the attribute.
-        texts: The texts.
-        odd: Collects rows with illegal characters.
-        escape: Function that escapes a text.
-        line_break: A line break after ``escape``.
-    """
+    """Escape texts, and check their characters."""
     values = texts.to_pylist()
     joined = "\n".join([text or "" for text in values])
     # Printable text has legal characters only. Line breaks, which are not legal, separate the texts.

@@ -169,15 +169,8 @@ class Exploder:
     """
     Add the columns of events to a sequence of batches of messages.
 
-    Args:
-        schema: Schema of the messages.
-        headers, data, prefix, extensions, mode: As for :func:`explode_cloudevents`.
-
     Attributes:
         schema: Schema of the result.
-
-    Raises:
-        TypeError, ValueError: As :func:`explode_cloudevents`.
     """
 
     def __init__(

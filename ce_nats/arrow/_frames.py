@@ -29,16 +29,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def frames(subjects: pa.Array, lines: pa.Array, payloads: pa.Array, first: int, reply_prefix: str) -> Frames:
-    """
-    Return the publish frames of messages.
-
-    Args:
-        subjects: Subjects, strings, which were checked.
-        lines: Lines of the header blocks, strings; ``""`` for a message without headers.
-        payloads: Payloads, binary.
-        first: Number of the first message.
-        reply_prefix: As for :func:`ce_nats.wire._frames.frames_of`.
-    """
+    """Return the publish frames of messages."""
     count = len(subjects)
     has_headers = pc.greater(pc.binary_length(lines), 0)
     blocks = pc.if_else(has_headers, _join("NATS/1.0\r\n", lines, "\r\n"), "")

@@ -23,15 +23,7 @@ _FORBIDDEN: Final = ("\r", "\n", "\0")
 
 
 def encode_headers(headers: pa.Array | None, data: pa.Array | None, count: int, *, dedup: bool) -> Encoded:
-    """
-    Encode a batch of messages.
-
-    Args:
-        headers: Lists of structs of names and values, each text or bytes; or None. Rows with maps are odd.
-        data: Payloads, text or bytes; or None.
-        count: Number of rows.
-        dedup: Whether events without a ``Nats-Msg-Id`` get one.
-    """
+    """Encode a batch of messages."""
     empty = pa.repeat(pa.scalar(b"", pa.binary()), count)
     payloads = empty if data is None or pa.types.is_null(data.type) else octets(data).fill_null(b"")
     odd: set[int] = set()

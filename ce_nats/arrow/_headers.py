@@ -98,12 +98,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def pairs(array: pa.Array) -> Pairs:
-    """
-    Return the headers of a batch.
-
-    Args:
-        array: Array of a type that :func:`check_type` accepts. NULL and an empty header block mean no headers.
-    """
+    """Return the headers of a batch."""
     array = plain(array)
     if pa.types.is_null(array.type):
         return _of_rows([[]] * len(array), {})

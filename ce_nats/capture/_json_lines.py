@@ -234,12 +234,7 @@ def read_json_lines(path: Path) -> Iterator[StoredMessage]:
 
 
 def last_line(path: Path) -> StoredMessage | None:
-    """
-    Return the message in the last complete line, or None if no line is complete.
-
-    Raises:
-        DecodeError, OSError: As :func:`read_json_lines` does.
-    """
+    """Return the message in the last complete line, or None if no line is complete."""
     with path.open("rb") as file:
         end = _after_line_break(file, file.seek(0, os.SEEK_END))
         if not end:

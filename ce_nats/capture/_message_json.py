@@ -24,15 +24,7 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def as_fields(headers: Iterable[tuple[str, str]], data: bytes, subject: str = "", reply: str = "") -> dict[str, Any]:
-    """
-    Return the JSON object of a message.
-
-    Args:
-        headers: Pairs in wire order.
-        data: Payload bytes.
-        subject: Subject, omitted if ``""``.
-        reply: Reply subject, omitted if ``""``.
-    """
+    """Return the JSON object of a message."""
     fields: dict[str, Any] = {"subject": subject} if subject else {}
     if reply:
         fields["reply"] = reply

@@ -84,10 +84,6 @@ def check_columns(path: Path, schema: pa.Schema) -> None:
     """
     Check that a file has the columns of a capture, with types that hold the same values.
 
-    Args:
-        path: Path of the file, for the error.
-        schema: Its schema.
-
     Raises:
         DecodeError: ``invalid-message``.
     """

@@ -122,10 +122,8 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
     """
     Add the options of a connection to a command.
 
-    Args:
-        command: The command. Its first parameter must be ``settings``: :class:`Settings`, or, if the connection is
-            optional, a function that returns them.
-        is_optional: Whether the command can run without a connection, and thus with an invalid context.
+    ``command``: The command. Its first parameter must be ``settings``: :class:`Settings`, or, if the connection is
+    optional, a function that returns them.
     """
     # Not get_type_hints(), which before Python 3.11 adds Optional to the type of a parameter with the default None.
     own = [
@@ -188,11 +186,6 @@ def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = T
 async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator[Client]:
     """
     Open a connection, which reconnects if it is lost.
-
-    Args:
-        settings: Settings of the connection.
-        callbacks: nats-py's ``error_cb``, ``disconnected_cb``, ``reconnected_cb`` and ``closed_cb``; called after the
-            connection is established.
 
     Raises:
         DeliveryError: ``connection-failed``, ``authentication-failed``.

@@ -248,13 +248,6 @@ class _Selection:
     """
     The dead letters that are selected on the command line.
 
-    Args:
-        stream: Name of the stream.
-        sequences: Sequences to select; empty to select otherwise.
-        reason: Reason to select, or None.
-        error: Error to select, or None.
-        is_all: Select all dead letters.
-
     Raises:
         InputError: Nothing is selected, or several kinds of selections are combined.
     """

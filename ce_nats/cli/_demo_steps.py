@@ -261,8 +261,7 @@ def main() -> int:
     """
     Run all steps, and print the results.
 
-    Returns:
-        0 if the results of all steps are equal, else 1.
+    Returns 0 if the results of all steps are equal, else 1.
 
     Raises:
         ImportError: A required package is not installed.

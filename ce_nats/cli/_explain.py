@@ -128,12 +128,11 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     """
     Explain how a message is decoded.
 
-    Returns:
-        JSON values: ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``,
-        ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, ``error``, and ``hint``
-        for an event that probably has another meaning for its sender, or None. If the
-        position of an error is known, the error has ``position``, the number of characters of the header value or of
-        bytes of the payload before it, and ``around``, the text around it.
+    Returns JSON values: ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``,
+    ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, ``error``, and ``hint`` for an
+    event that probably has another meaning for its sender, or None. If the position of an error is known, the error has
+    ``position``, the number of characters of the header value or of bytes of the payload before it, and ``around``, the
+    text around it.
     """
     found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None, "hint": None}
     found["data_bytes"] = len(message.data)

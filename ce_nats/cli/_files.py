@@ -99,11 +99,6 @@ def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str
     In a file, a document is one line, or indented JSON: the lines from a line ``{`` to the next line ``}``. Empty lines
     are skipped.
 
-    Args:
-        argument: A document, which begins with ``{``, ``[``, a quote or ``NATS/1.0``; the path of a file; or ``-`` or
-            None for standard input.
-        whole: If a file begins with this line, it is a single document; a line break at its end is removed.
-
     Raises:
         InputError, OSError: As for :func:`check_documents`; OSError also if a file cannot be read.
     """

@@ -30,10 +30,6 @@ def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[s
     """
     Yield for each message its position in the input, and a function that returns it or raises DecodeError.
 
-    Args:
-        argument: Argument of the command, or None for standard input.
-        header: Headers of the command line, as ``NAME:VALUE``. If there are any, the input is a single payload.
-
     Raises:
         CeNatsError, ImportError: The input is a capture that cannot be read.
         InputError, OSError: As for :func:`~ce_nats.cli._files.documents`.

@@ -69,8 +69,7 @@ def check_headers(headers: list[tuple[str, str]], mode: ContentMode, event_forma
     """
     Check additional headers by encoding a sample event with them.
 
-    Returns:
-        The same headers.
+    Returns the same headers.
 
     Raises:
         InputError: A header is not valid, or is reserved for events.

@@ -23,11 +23,7 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
     """
     Write the rows of a capture to a Parquet file, with columns of their events added.
 
-    Args:
-        source: Path of a Parquet file, or of a directory of them.
-        output: Path of the Parquet file to write, which must not exist.
-        extensions: Types of the extensions that get columns, by name.
-        as_json: Print the summary as JSON.
+    ``output``: Path of the Parquet file to write, which must not exist.
 
     Raises:
         typer.Exit: Status 1 if some messages are not events. The file is written.

@@ -116,12 +116,7 @@ def print_error(error: Exception, where: str = "") -> int:
     """
     Print an error in one line.
 
-    Args:
-        error: The error.
-        where: Position of the error in the input, such as ``line 3``.
-
-    Returns:
-        The exit status for the error.
+    Returns the exit status for the error.
     """
     code, message = _described(error)
     at = f"{where}: " if where else ""

@@ -67,15 +67,7 @@ async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int]
 
 
 def print_summary(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
-    """
-    Print a summary.
-
-    Args:
-        counts: The summary as JSON.
-        text: The summary as text.
-        as_json: Print ``counts``, on standard output, instead of ``text``, on standard error.
-        to_stderr: Print JSON on standard error as well, because standard output has the results.
-    """
+    """Print a summary."""
     if as_json and not to_stderr:
         write(as_line(counts))
     else:
@@ -84,13 +76,7 @@ def print_summary(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr
 
 
 def stored_before(duplicates: int | None, batched: int) -> str:
-    """
-    Return the part of a summary about published messages that the stream already had.
-
-    Args:
-        duplicates: Number of these; None if it is unknown.
-        batched: Number of messages that were sent in batches of fast ingest.
-    """
+    """Return the part of a summary about published messages that the stream already had."""
     if duplicates is None:
         return f"; unknown how many of them were already stored, because {batched} were sent in batches"
     return f", {duplicates} of them already stored" if duplicates else ""

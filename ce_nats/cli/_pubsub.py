@@ -249,7 +249,6 @@ async def _publish_batch(
 
     Raises:
         EncodeError: ``invalid-batch``: there are too many events, or they are for several streams.
-        DeliveryError: As :class:`~ce_nats.aio.AtomicBatch` does.
     """
     async with open_jetstream(settings) as (_, js), aclosing(documents):
         batch = AtomicBatch(js, **options, claim_check=ClaimCheck(js, bucket) if bucket else None)

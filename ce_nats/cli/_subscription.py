@@ -29,13 +29,6 @@ async def open_subscription(
     Core NATS does not store messages for a disconnected subscriber, so a lost connection and a reconnect are reported
     immediately.
 
-    Args:
-        settings: Settings of the connection.
-        subject: Subject, wildcards allowed.
-        queue: Queue group.
-        dialect: How senders encode binary mode.
-        validate: Schemas of the data.
-
     Raises:
         DeliveryError: As for ``open_connection`` and ``subscribe``; the iteration raises it if the connection is
             closed permanently.

@@ -26,9 +26,6 @@ class BoundedCache(dict[str, _T], Generic[_T]):
     Cache of a function of a string, looked up by subscript. Exceptions are not cached.
 
     It is a subclass of dict with ``__missing__()``, because the look-up of an existing key then runs entirely in C.
-
-    Args:
-        make: The function. Its result depends on the string alone, and callers do not modify it.
     """
 
     def __init__(self, make: Callable[[str], _T]) -> None:
@@ -45,12 +42,7 @@ class BoundedCache(dict[str, _T], Generic[_T]):
 
 
 class BoundedNamesCache(dict[Names, _T], Generic[_T]):
-    """
-    Cache of a function of the names of attributes or headers, in their order, looked up by subscript.
-
-    Args:
-        make: The function. Its result depends on the names alone, and callers do not modify it.
-    """
+    """Cache of a function of the names of attributes or headers, in their order, looked up by subscript."""
 
     def __init__(self, make: Callable[[Names], _T]) -> None:
         super().__init__()

@@ -53,11 +53,6 @@ def are_distinct(payload: bytes, members: Mapping[str, object], text_of_data: by
     Whether the number of quotes in the text of a JSON object proves that no name is repeated.
 
     Text with these members has at least this many quotes, and text in which a name is repeated has more.
-
-    Args:
-        payload: JSON text of the object.
-        members: The decoded members, the last one of each name.
-        text_of_data: JSON text of the member ``data``, empty if there is none.
     """
     strings = list(map(type, members.values())).count(str)
     if members.get("data").__class__ is str:
@@ -73,9 +68,8 @@ def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
     come between it and ``data``. The rest without the data is decoded as an object of plain values, so the name cannot
     be that of a member of a nested object.
 
-    Returns:
-        The members other than ``data`` and those that are null, in wire order: legal text, none empty or repeated,
-        no other rule checked; the JSON text of ``data``, or None; its value.
+    Returns the members other than ``data`` and those that are null, in wire order: legal text, none empty or repeated,
+    no other rule checked; the JSON text of ``data``, or None; its value.
 
     Raises:
         ValueError: The payload is not such an event. It may still be valid: ``structured.decode`` decides.
@@ -159,10 +153,6 @@ def is_printable(text: bytes, strings: Iterable[str]) -> bool:
     Whether strings consist of printable characters, all of which are legal.
 
     JSON escapes control characters other than DEL, so one check of the JSON text is enough for most events.
-
-    Args:
-        text: JSON text of an object that contains the strings.
-        strings: The strings.
     """
     if _BACKSLASH in text or _DEL in text:
         return "".join(strings).isprintable()

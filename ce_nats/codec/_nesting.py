@@ -29,10 +29,6 @@ def is_deeper(text: bytes, levels: int = MAX_LEVELS) -> bool:
     The time is linear in the length of the text, and very short if the text has few brackets. Text that is not JSON is
     accepted: the result is True if more than ``levels`` brackets are open at some point, and False if the text is too
     short to close them.
-
-    Args:
-        text: JSON in UTF-8; brackets inside its strings do not count.
-        levels: Greatest number of levels allowed.
     """
     if len(text) <= 2 * levels:
         return False

@@ -32,13 +32,7 @@ class TypePatterns(Generic[_T]):
         return [*sorted(self._exact), *(prefix + _ANY_REST for prefix in prefixes)]
 
     def get(self, pattern: str) -> _T | None:
-        """
-        Return the value of a pattern itself, or None.
-
-        Raises:
-            TypeError: As :meth:`add`.
-            ValueError: As :meth:`add`.
-        """
+        """Return the value of a pattern itself, or None."""
         prefix, is_prefix = _parsed(pattern)
         return (self._prefixes if is_prefix else self._exact).get(prefix)
 
@@ -65,13 +59,7 @@ class TypePatterns(Generic[_T]):
 
 
 def _parsed(pattern: object) -> tuple[str, bool]:
-    """
-    Return a pattern without ``*``, and whether it had one.
-
-    Raises:
-        TypeError: As :meth:`TypePatterns.add`.
-        ValueError: As :meth:`TypePatterns.add`.
-    """
+    """Return a pattern without ``*``, and whether it had one."""
     if not isinstance(pattern, str):
         raise TypeError(f"pattern must be a str, got {preview(pattern)}")
     prefix = pattern.removesuffix(_ANY_REST)

@@ -16,12 +16,6 @@ def read_varint(octets: bytes, position: int, end: int, malformed: Callable[[str
     """
     Return the integer at a position, and the position after it.
 
-    Args:
-        octets: A payload.
-        position: Position of the integer's first byte.
-        end: Position after the last byte of the message or field that contains it.
-        malformed: Returns the error for a reason.
-
     Raises:
         DecodeError: From ``malformed``: the integer is truncated, or has more than 64 bits.
     """

@@ -193,12 +193,8 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
     """
     Check every attribute of an event and convert it to its JSON value.
 
-    Args:
-        attributes: Result of the event's ``get_attributes()``; it is not changed.
-
-    Returns:
-        Attributes in the event's order: booleans and integers unchanged, all others as canonical strings.
-        An attribute that is None is unset, as a ``null`` in a JSON event (JSON format 2.2), and omitted.
+    Returns attributes in the event's order: booleans and integers unchanged, all others as canonical strings. An
+    attribute that is None is unset, as a ``null`` in a JSON event (JSON format 2.2), and omitted.
 
     Raises:
         EncodeError: See :data:`CORE` and :func:`canonical`; ``missing-attribute``.
@@ -350,11 +346,6 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
     """
     Convert an extension that arrived as a string to the Python type that the caller declared.
 
-    Args:
-        name: Attribute name.
-        value: Canonical string.
-        wanted: ``str`` (or None), ``bool``, ``int``, ``bytes`` or ``datetime``.
-
     Raises:
         DecodeError: ``invalid-boolean``, ``invalid-integer``, ``integer-out-of-range``, ``invalid-base64``,
             ``invalid-timestamp``.
@@ -371,11 +362,6 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
 def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any:
     """
     Return the Python value of an attribute that arrived with a type: a JSON member that is not null, or a typed header.
-
-    Args:
-        name: Attribute name.
-        value: Value as received.
-        wanted: Type that the caller declared; None keeps the type of the value.
 
     Raises:
         DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for a value that is not

@@ -47,15 +47,7 @@ class Dialect(str, Enum):
 
 
 def encode(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """
-    Return the headers of an event, one per attribute, in the event's order.
-
-    Args:
-        attributes: The event's attributes, not checked.
-
-    Raises:
-        EncodeError: As ``attributes.checked_attributes`` does.
-    """
+    """Return the headers of an event, one per attribute, in the event's order."""
     checked = checked_attributes(attributes)
     return [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in checked.items()]
 
@@ -72,14 +64,6 @@ def decode(
     """
     Decode ``ce-`` headers and a payload to an event.
 
-    Args:
-        headers: The headers from ``mode.scan``.
-        payload: Payload bytes; empty means no data.
-        content_type: The datacontenttype if no ``ce-`` header has one, for ``Dialect.SDK_GO``.
-        dialect: Variant of binary mode that the header values are in.
-        parse_data: False returns the payload as bytes for every content type.
-        extension_types: Python types of extension attributes; others are ``str``.
-
     Raises:
         DecodeError: The first error in wire order, then missing attributes, then the data.
     """
@@ -88,12 +72,7 @@ def decode(
 
 
 def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
-    """
-    Return the event with decoded attributes and the data in a payload; an empty payload means no data.
-
-    Raises:
-        DecodeError: As ``data.decode`` does, for a JSON media type. Other data is then bytes.
-    """
+    """Return the event with decoded attributes and the data in a payload; an empty payload means no data."""
     if not payload:
         return DecodedEvent(attributes)
     content_type = attributes.get("datacontenttype")
@@ -129,13 +108,6 @@ def duplicate_attribute(name: str, header: str) -> DecodeError:
 def decode_header(name: str, header: str, value: str, *, is_raw: bool, wanted: Any = None) -> Any:
     """
     Decode one ``ce-`` header to the value of its attribute.
-
-    Args:
-        name: The attribute's name: the header's in lower case, without the prefix.
-        header: The header's name, for error messages.
-        value: Header value as received.
-        is_raw: True skips percent-decoding, for ``Dialect.SDK_GO``.
-        wanted: Python type of an extension attribute; ``str`` by default.
 
     Raises:
         DecodeError: With the attribute and the header.

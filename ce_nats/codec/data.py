@@ -107,8 +107,7 @@ def encode_or_text(text: str, content_type: str | None) -> bytes | str:
     """
     Encode text of a media type other than JSON in its charset.
 
-    Returns:
-        Bytes; the text if the charset is unknown, or lacks a character of it.
+    Returns bytes; the text if the charset is unknown, or lacks a character of it.
     """
     try:
         return encode(text, content_type)
@@ -252,8 +251,7 @@ def decode_or_bytes(payload: bytes, content_type: str | None) -> Any:
     """
     Decode bytes as :func:`decode` does.
 
-    Returns:
-        A JSON value, ``str`` or bytes; the bytes unchanged if they are not JSON or text as the media type says.
+    Returns a JSON value, ``str`` or bytes; the bytes unchanged if they are not JSON or text as the media type says.
     """
     try:
         return decode(payload, content_type)

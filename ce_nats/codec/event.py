@@ -271,10 +271,6 @@ class ExtendedEvent:
     """
     An event with additional attributes. If the event already has an attribute of that name, its value is kept.
 
-    Args:
-        event: Any object with ``get_attributes()`` and ``get_data()``.
-        additional: Additional attributes by name.
-
     Raises:
         EncodeError: ``invalid-message`` if ``event`` is not an event.
     """

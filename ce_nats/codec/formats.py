@@ -111,9 +111,6 @@ def by_media_type(essence: str) -> EventFormat | None:
     """
     Return the format of a media type, or None for JSON and for an unknown media type.
 
-    Args:
-        essence: Media type in lower case, without parameters.
-
     Raises:
         DecodeError: ``unsupported-format`` if the format needs an extra that is not installed.
     """
@@ -132,7 +129,6 @@ def encode(event_format: EventFormat, event: EventLike) -> bytes:
     Encode an event in a format.
 
     Raises:
-        EncodeError: As :func:`~ce_nats.to_nats_message`.
         TypeError: The format's ``encode()`` did not return bytes.
     """
     payload = event_format.encode(to_envelope(_packed(event)))
@@ -144,12 +140,7 @@ def encode(event_format: EventFormat, event: EventLike) -> bytes:
 def decode(
     event_format: EventFormat, payload: bytes, *, parse_data: bool, extension_types: ExtensionTypes | None
 ) -> DecodedEvent:
-    """
-    Decode the event in a payload.
-
-    Raises:
-        DecodeError: As :func:`~ce_nats.from_nats_message`.
-    """
+    """Decode the event in a payload."""
     try:
         envelope = event_format.decode(payload)
         attributes, value = dict(envelope.attributes), envelope.data

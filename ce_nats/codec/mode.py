@@ -115,12 +115,7 @@ def inspect(message: Message) -> Inspection:
 
 
 def detect(headers: HeadersLike, data: object, *, has_status: bool) -> Inspection:
-    """
-    Return the content mode for the headers and the payload from :func:`parts`, as :func:`inspect` does for a message.
-
-    Raises:
-        DecodeError: As :func:`detect_mode`.
-    """
+    """Return the content mode for headers and payload from :func:`parts`, as :func:`inspect` does for a message."""
     content_types, found = scan(headers)
     if content_types:
         if (known := other_format(content_types)) is not None:
@@ -241,9 +236,6 @@ def other_format(content_types: list[str]) -> EventFormat | None:
 def structured_by(content_types: list[str]) -> str | None:
     """
     Return the reason why the Content-Type makes a message structured with a JSON event, or None if it does not.
-
-    Args:
-        content_types: Values of all ``Content-Type`` headers, at least one.
 
     Raises:
         DecodeError: ``duplicate-header``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``.

@@ -132,12 +132,7 @@ def closing_quote(text: str, position: int) -> int:
 
     A regular expression would take 80 bytes of memory for each quoted pair.
 
-    Args:
-        text: The text.
-        position: Position of the opening quote.
-
-    Returns:
-        -1 if there is no quote at ``position``, or if it is not closed.
+    Returns -1 if no quote is at ``position``, or if it is not closed.
     """
     if not text.startswith('"', position):
         return -1

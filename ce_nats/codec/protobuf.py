@@ -419,12 +419,7 @@ _POSITIVE, _NEGATIVE = range(2**31), range(_LIMIT - 2**31, _LIMIT)
 
 
 class _Records:
-    """
-    The records of a payload, to be checked before the protobuf package parses it.
-
-    Args:
-        octets: The payload.
-    """
+    """The records of a payload, to be checked before the protobuf package parses it."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets = octets
@@ -433,11 +428,6 @@ class _Records:
     def check(self, name: str, position: int, end: int) -> None:
         """
         Check that a message has nothing that the protobuf package would skip, change, or report with another error.
-
-        Args:
-            name: Name of the message.
-            position: Position of its first byte.
-            end: Position after its last byte.
 
         Raises:
             DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,

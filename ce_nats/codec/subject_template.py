@@ -151,12 +151,7 @@ class SubjectTemplate:
 
 
 def subject_of_text(text: str) -> str | SubjectTemplate:
-    """
-    Return the subject in an option that can only be text: a template if it has a placeholder.
-
-    Raises:
-        EncodeError: As :class:`SubjectTemplate` does.
-    """
+    """Return the subject in an option that can only be text: a template if it has a placeholder."""
     return SubjectTemplate(text) if "{" in text else text
 
 

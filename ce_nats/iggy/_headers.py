@@ -77,12 +77,7 @@ def _with_length(value: HeaderValue) -> bytes:
 
 
 def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderValue, HeaderValue]]:
-    """
-    Check a header map to be sent, and return its keys and values, each key as a HeaderValue.
-
-    Raises:
-        EncodeError: As :func:`encode_headers`.
-    """
+    """Check a header map to be sent, and return its keys and values, each key as a HeaderValue."""
     keys_are_strings = choice(Layout, layout, "layout") is Layout.STRING_KEYS
     if not isinstance(headers, Mapping):
         raise EncodeError(

@@ -6,13 +6,7 @@ from ..errors import DecodeError, ErrorCode
 
 
 class Reader:
-    """
-    Reader of fields in bytes, in order.
-
-    Args:
-        octets: All bytes.
-        requirement: Id of the requirement that defines the fields.
-    """
+    """Reader of fields in bytes, in order."""
 
     def __init__(self, octets: bytes, requirement: str) -> None:
         self._octets = octets

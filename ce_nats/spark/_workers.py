@@ -71,9 +71,6 @@ def check_workers(spark: SparkSession) -> None:
     Nothing is checked if workers run on other machines, or with Spark Connect: there the client cannot determine which
     Python the server's workers run.
 
-    Args:
-        spark: The session.
-
     Raises:
         ImportError: The check failed; the text states what to configure.
     """
@@ -107,9 +104,8 @@ def _probe(path: str) -> tuple[str | None, str]:
     """
     Start an interpreter and try to import this package.
 
-    Returns:
-        Its version, such as ``3.11``, or None if it did not print one; and the reason why it cannot import this
-        package, or ``""`` if it can.
+    Returns its version, such as ``3.11``, or None if it did not print one; and the reason why it cannot import this
+    package, or ``""`` if it can.
     """
     try:
         done = subprocess.run(  # noqa: S603

@@ -83,15 +83,7 @@ class Inventory:
         return [number for number in range(first, last + 1) if number not in self.sequences]
 
     def count(self, result: MigrationResult, initial: ChannelState, now: ChannelState, sent: Collection[int]) -> None:
-        """
-        Compare the stream with the channel.
-
-        Args:
-            result: Its numbers are set.
-            initial: State of the channel when the migration initial.
-            now: State of the channel now.
-            sent: Sequences that were copied.
-        """
+        """Compare the stream with the channel."""
         # Messages that were not delivered have expired, unless by its state the channel has no gaps.
         has_all = now.messages == now.last - now.first + 1
         expired = [
@@ -109,18 +101,7 @@ class Inventory:
 
 
 async def take_inventory(js: JetStreamContext, stream: str, channel: str, starts: Iterable[int]) -> Inventory:
-    """
-    Read a stream. Headers identify the messages of the channel, because several channels may share a subject.
-
-    Args:
-        js: From ``nc.jetstream()``.
-        stream: Name of the stream.
-        channel: Name of the channel.
-        starts: Sequences of the channel to find for ``Inventory.starts``.
-
-    Raises:
-        DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
-    """
+    """Read a stream. Headers identify the messages of the channel, because several channels may share a subject."""
     inventory = Inventory()
     wanted = set(starts)
     async with aclosing(read_stream(js, stream)) as batches:

@@ -27,11 +27,6 @@ class MessageBuilder:
     """
     Builds messages for a stream from messages of a channel.
 
-    Args:
-        cluster: Name of the streaming server's cluster.
-        channel: Name of the channel.
-        subject: Subject for the messages.
-
     Attributes:
         built: Sequences of the messages so far.
         events: Number of CloudEvents among them.
@@ -57,10 +52,6 @@ class MessageBuilder:
 
         Its ``Nats-Msg-Id`` is that of its event, or is composed of cluster, channel and sequence. An event gets a
         ``Content-Type``, by which every reader recognizes it, and no ``ce-`` headers.
-
-        Args:
-            message: A message of the channel.
-            again: Use a ``Nats-Msg-Id`` that no message of the stream can have.
         """
         at = Timestamp.from_nanoseconds(message.timestamp)
         headers = [(CHANNEL, self._channel), (SEQUENCE, str(message.sequence)), (TIMESTAMP, str(at))]

@@ -35,15 +35,6 @@ async def find_position(
     """
     Find the position of a durable.
 
-    Args:
-        nc: A connection to the NATS of the streaming server.
-        cluster: Name of the streaming server's cluster.
-        monitor: The streaming server's monitoring.
-        state: The channel.
-        durable: Name of the durable.
-        client_id: Client id for the durable of a queue group, which belongs to no client.
-        timeout: Seconds to wait for answers, and for a redelivered message.
-
     Raises:
         DeliveryError: ``consumer-not-found``, ``consumer-in-use``, ``timeout``.
     """
@@ -77,20 +68,7 @@ async def find_position(
 
 
 async def create_consumer(api: StreamApi, stream: str, name: str, subject: str, position: Position, start: int) -> None:
-    """
-    Create a consumer to replace a durable.
-
-    Args:
-        api: JetStream's API on the stream's server.
-        stream: Name of the stream.
-        name: Name of the consumer.
-        subject: Subject of its messages.
-        position: Position of the durable.
-        start: First stream sequence.
-
-    Raises:
-        DeliveryError: As :meth:`StreamApi.create_consumer` does.
-    """
+    """Create a consumer to replace a durable."""
     config: dict[str, Any] = {
         "durable_name": name,
         "deliver_policy": "by_start_sequence",

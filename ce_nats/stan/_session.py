@@ -124,10 +124,6 @@ class Session:
         """
         Register.
 
-        Args:
-            nc: An open connection.
-            identity: Identity of the client.
-
         Raises:
             StanError: The server refused, or there is no server for this cluster.
             DeliveryError: ``connection-closed``: the NATS connection.
@@ -175,12 +171,6 @@ class Session:
         """
         Send a request of the protocol, and return the answer.
 
-        Args:
-            subject: One of ``subjects``.
-            request: The request.
-            answer: Class of the answer.
-            late: Text of the error if there is no answer in time.
-
         Raises:
             StanError: ``timeout``, ``no-responders``, ``request-refused``.
             DeliveryError: ``connection-closed``: the NATS connection; ``permission-denied``.
@@ -202,16 +192,7 @@ class Session:
         return response
 
     async def end_subscription(self, request: UnsubscribeRequest, *, remove: bool) -> None:
-        """
-        End a subscription.
-
-        Args:
-            request: Identifies the subscription.
-            remove: True removes a durable from the server; False keeps it.
-
-        Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`request` does.
-        """
+        """End a subscription."""
         subject = self.subjects.unsub_requests if remove else self.subjects.sub_close_requests
         if not subject:
             raise StanError(ErrorCode.REQUEST_REFUSED, NOT_SUPPORTED)
@@ -219,12 +200,7 @@ class Session:
         await self.request(subject, request, SubscriptionResponse, late)
 
     async def close(self) -> None:
-        """
-        Deregister the client; its durables are kept.
-
-        Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`request` does. The session is closed nevertheless.
-        """
+        """Deregister the client; its durables are kept."""
         await self._stop_watching()
         try:
             if self.error is None:

@@ -371,12 +371,7 @@ class Subscription:
     # --- For the connection -------------------------------------------------------------------------------------------
 
     async def _bind(self, session: Session) -> None:
-        """
-        Subscribe, for the first time or after the loss of the last session.
-
-        Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`Session.request` does.
-        """
+        """Subscribe, for the first time or after the loss of the last session."""
         self._binding += 1
         inbox = session.nc.new_inbox()
         subscribed = await subscribe_inbox(session.nc, inbox, self._receive)

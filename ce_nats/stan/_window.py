@@ -41,11 +41,6 @@ class Window(AckWindow[_PendingMessage]):
     At most ``size`` unacknowledged messages. The result of a message's ``ack`` is its guid, or a StanError.
 
     Each message has a separate reply subject, so that a refusal without a guid can be attributed.
-
-    Args:
-        nc: An open connection.
-        size: Maximum number of unacknowledged messages.
-        ack_timeout: Seconds to wait for an acknowledgement.
     """
 
     _name = "stan: acknowledgements"
@@ -69,14 +64,7 @@ class Window(AckWindow[_PendingMessage]):
         """
         Publish a message for which there is room.
 
-        Args:
-            guid: Id of the message.
-            subject: NATS subject.
-            message: An encoded PubMsg.
-            on_failure: Called with the error if the message is not acknowledged.
-
-        Returns:
-            A future whose result is the guid after the acknowledgement, or a StanError.
+        Returns a future whose result is the guid after the acknowledgement, or a StanError.
 
         Raises:
             DeliveryError: ``connection-closed``: the NATS connection; ``buffer-full``; ``permission-denied``:

@@ -42,12 +42,8 @@ class ThreadBridge(Generic[T]):
     a queue. So an item moves within one call from the queue to a list of the thread, and leaves this list when it is
     returned to the program: see :meth:`take`.
 
-    Args:
-        loop: The loop.
-        limit: Maximum number of items that are read ahead.
-        name: Name of the iterator, for errors.
-        on_wake: Called in the loop after :meth:`wake`, or when threads need items. If there is such a function, the
-            first item is not read before a thread waits for it.
+    ``on_wake``: Called in the loop after :meth:`wake`, or when threads need items. If there is such a function, the
+    first item is not read before a thread waits for it.
 
     Attributes:
         limit: As the argument; ``on_wake`` may change it.
@@ -71,13 +67,7 @@ class ThreadBridge(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self, items: AsyncIterator[T], take: Callable[[], T | None] = _nothing) -> None:
-        """
-        Start to read an iterator; called in the loop.
-
-        Args:
-            items: The iterator.
-            take: Returns its next item if that is possible without waiting, else None; it is faster.
-        """
+        """Start to read an iterator; called in the loop."""
         self._is_waiting = self._on_wake is not None
         self._task = supervise(self._read_all(items, take), self._name, self._fail)
 
@@ -252,10 +242,6 @@ def _read_chunk(iterator: Iterable[T], chunk: list[T]) -> None:
 def check_fork(loop: Loop, target: str) -> None:
     """
     Check that an object belongs to this process, not to the parent of a fork.
-
-    Args:
-        loop: The loop in which the object was opened.
-        target: Name of the object.
 
     Raises:
         DeliveryError: ``not-open``.

@@ -49,12 +49,7 @@ def _check_result(result: object) -> None:
 
 
 class _ExitError(BaseException):
-    """
-    Carries an exception that ends the program, such as SystemExit, through the loop, which it would end.
-
-    Args:
-        cause: The exception.
-    """
+    """Carries an exception that ends the program, such as SystemExit, through the loop, which it would end."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -64,10 +59,7 @@ class _InThreads:
     """
     Async handler of batches that calls a function in threads.
 
-    Args:
-        function: The function.
-        pool: The threads.
-        timeout: Seconds without a batch after which :meth:`wait_until_idle` returns; or None.
+    ``pool``: The threads.
     """
 
     def __init__(
@@ -354,8 +346,7 @@ class PullConsumer:
         """
         Run a handler until the consumer is stopped, or some time passes without a batch.
 
-        Returns:
-            The exception of the handler, such as SystemExit, that ends the program; else None.
+        Returns the exception of the handler, such as SystemExit, that ends the program; else None.
         """
         await self._end_reading_ahead()
         run = asyncio.create_task(self._consumer.run_batches(handler, **options))

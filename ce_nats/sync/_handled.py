@@ -30,16 +30,9 @@ class HandledDeliveries:
 
     While threads are busy, the loop looks for them every ``delay`` seconds, which needs no wake-up by a thread.
 
-    Args:
-        loop: The loop.
-        settler: Settles messages.
-        ledger: The messages.
-        acks: Writes acknowledgements.
-        running: State of the consumer, which gets an unexpected exception.
-        reporter: Reports acknowledgements that cannot be written.
-        delay: Maximum time for which they are collected, in seconds; 0 collects none.
-        waiting: Returns the number of messages that wait for a thread; may be called in any thread.
-        wake: Has :meth:`look` called in the loop; may be called in any thread.
+    ``waiting``: Returns the number of messages that wait for a thread; may be called in any thread.
+
+    ``wake``: Has :meth:`look` called in the loop; may be called in any thread.
     """
 
     def __init__(
@@ -108,12 +101,7 @@ class HandledDeliveries:
         self.settle(is_last=True)
 
     def settle(self, *, is_last: bool = False) -> None:
-        """
-        Settle what was collected; called in the loop, and does not raise.
-
-        Args:
-            is_last: Write the acknowledgements, too. Otherwise they may be written with the next ones.
-        """
+        """Settle what was collected; called in the loop, and does not raise."""
         try:
             self._acknowledge()
             if is_last or self._ledger.are_acks_due(time.monotonic()):

@@ -69,13 +69,7 @@ class Link:
         return await function(*args, **options)
 
     def iterate(self, items: AsyncGenerator[T, None], target: str) -> Iterator[T]:
-        """
-        Iterate over an asynchronous generator, which is closed at the end of the iteration, early or not.
-
-        Args:
-            items: The generator; it runs in the loop.
-            target: Name of what it reads, for errors.
-        """
+        """Iterate over an asynchronous generator, which is closed at the end of the iteration, early or not."""
         opened = _OpenGenerator(self.loop, items)
         self.loop.opened[opened] = None
         try:

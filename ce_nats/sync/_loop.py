@@ -204,11 +204,9 @@ class SendQueue(Generic[T]):
     Only the first item wakes the loop, which then sends all items that wait: a switch of threads for each one would
     cost several times as much as sending it.
 
-    Args:
-        loop: The loop.
-        send: Called in the loop with each item.
-        fail: Called in the loop with an item, and the error, if ``send`` has raised an exception. Must not raise.
-        limit: Number of waiting items from which on :meth:`put` waits until they are sent.
+    ``send``: Called in the loop with each item.
+
+    ``fail``: Called in the loop with an item, and the error, if ``send`` has raised an exception. Must not raise.
     """
 
     def __init__(

@@ -14,10 +14,6 @@ class ReadAhead:
     Determines the number of items that are read ahead: as many as the threads take in a few milliseconds. Pure.
 
     The first item is read alone, and the number at most doubles each time. With slow handlers it is one.
-
-    Args:
-        most: Maximum number of items, 1 or more.
-        now: Time in seconds.
     """
 
     def __init__(self, most: int, now: float) -> None:
@@ -30,9 +26,7 @@ class ReadAhead:
         """
         Return the number of items to read ahead from now on.
 
-        Args:
-            taken: Number of items that threads have taken so far.
-            now: Time in seconds.
+        ``taken``: Number of items that threads have taken so far.
         """
         seconds, count = now - self._time, taken - self._taken
         if count > 0 and seconds > 0:

@@ -45,6 +45,7 @@ class FakeDelivery(Delivery):
 
     Raises:
         DecodeError: The message is not an event. A consumer would not call a handler with it.
+        EncodeError: A header cannot be sent over NATS.
         ValueError: ``sequence`` or ``deliveries`` is not an integer, 1 or more.
     """
 

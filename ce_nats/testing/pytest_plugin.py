@@ -29,14 +29,14 @@ __all__ = ["jetstream_server", "nats_server"]
 
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[NatsServer]:
-    """A nats-server for all tests of the session (ce_nats.testing.NatsServer). Connect to its ``url``."""
+    """Run a nats-server for all tests of the session (ce_nats.testing.NatsServer). Connect to its ``url``."""
     with _running("nats_server", jetstream=False) as server:
         yield server
 
 
 @pytest.fixture
 def jetstream_server() -> Iterator[NatsServer]:
-    """A nats-server with JetStream and an empty store, for one test (ce_nats.testing.NatsServer)."""
+    """Run a nats-server with JetStream and an empty store, for one test (ce_nats.testing.NatsServer)."""
     with _running("jetstream_server", jetstream=True) as server:
         yield server
 

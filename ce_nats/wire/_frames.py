@@ -51,14 +51,7 @@ class Frames:
 
 
 def frames_of(messages: Sequence[tuple[NatsMessage, bytes]], first: int, reply_prefix: str) -> Frames:
-    """
-    Return the frames of messages.
-
-    Args:
-        messages: Messages whose subjects were checked, and their header blocks; ``b""`` without headers.
-        first: Number of the first message.
-        reply_prefix: Reply subjects without their last token, and with a dot at the end.
-    """
+    """Return the frames of messages."""
     pieces, bounds, reply = [], [0], ""
     for number, (message, block) in enumerate(messages, first):
         reply = f"{reply_prefix}{number}"

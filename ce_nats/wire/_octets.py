@@ -9,10 +9,7 @@ def as_octets(value: object, what: str, error_class: type[CeNatsError]) -> bytes
     """
     Return the bytes of ``bytes``, a ``bytearray`` or a ``memoryview``.
 
-    Args:
-        value: The argument.
-        what: Its description, for the error.
-        error_class: Class of the error to raise.
+    ``error_class``: Class of the error to raise.
 
     Raises:
         error_class: ``invalid-message``.

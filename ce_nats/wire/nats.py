@@ -171,13 +171,8 @@ def read_header_block(block: bytes, errors: str) -> HeaderBlock:
     """
     Decode a header block.
 
-    Args:
-        block: As for :func:`decode_header_block`.
-        errors: Handling of bytes that are not UTF-8: ``strict`` raises ``invalid-utf8``, ``surrogateescape`` keeps them
-            as surrogate escapes (PEP 383), so that unused headers are not checked.
-
-    Raises:
-        DecodeError: As :func:`decode_header_block`.
+    ``errors``: Handling of bytes that are not UTF-8: ``strict`` raises ``invalid-utf8``, ``surrogateescape`` keeps them
+    as surrogate escapes (PEP 383), so that unused headers are not checked.
     """
     octets = as_octets(block, "a header block", DecodeError)
     if (pairs := _plain_pairs(octets, errors)) is not None:

@@ -137,8 +137,8 @@ def test_error_without_a_nats_server_names_the_extra(tmp_path):
 
 def test_fixtures_are_listed(tmp_path):
     _, output = run_pytest(tmp_path, "", "--fixtures")
-    assert re.search(r"nats_server \[session scope\].*\n +A nats-server for all tests", output), output
-    assert re.search(r"jetstream_server .*\n +A nats-server with JetStream and an empty store", output), output
+    assert re.search(r"nats_server \[session scope\].*\n +Run a nats-server for all tests", output), output
+    assert re.search(r"jetstream_server .*\n +Run a nats-server with JetStream and an empty store", output), output
 
 
 def test_examples_of_the_guide(tmp_path):

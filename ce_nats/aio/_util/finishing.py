@@ -13,14 +13,7 @@ _unfinished: Final[set[asyncio.Task[None]]] = set()
 
 
 async def finish(work: Coroutine[Any, Any, None], name: str, seconds: float) -> None:
-    """
-    Wait until work is finished. It continues in the background if the caller is cancelled, or after ``seconds``.
-
-    Args:
-        work: The work. Its exceptions are logged.
-        name: Name of its owner, for the log.
-        seconds: Maximum seconds to wait.
-    """
+    """Wait until work is finished. It continues in the background if the caller is cancelled, or after ``seconds``."""
     task = supervise(work, name, lambda error: None)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)

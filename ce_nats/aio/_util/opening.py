@@ -26,9 +26,6 @@ class Opening(Coroutine[Any, Any, T]):
     A connection or a subscription that is being opened.
 
     Awaiting it returns the open object. As a context manager it opens the object, and closes it when the block ends.
-
-    Args:
-        opening: Opens the object.
     """
 
     __slots__ = ("_opened", "_opening")

@@ -25,13 +25,7 @@ _MAX_DOUBLINGS: Final = 10
 
 
 class Patience:
-    """
-    Time limits for the attempts of a request, or of an operation with several requests.
-
-    Args:
-        timeout: Maximum seconds to wait for a response in one attempt.
-        retry_timeout: Seconds to repeat attempts after the first one has failed; 0 for a single attempt.
-    """
+    """Time limits for the attempts of a request, or of an operation with several requests."""
 
     def __init__(self, timeout: float, retry_timeout: float = RETRY_SECONDS) -> None:
         self._timeout = timeout

@@ -15,10 +15,8 @@ class Resumable(AsyncGenerator[T, None]):
 
     Python ends a cancelled generator: the next iteration would end as if everything had been yielded.
 
-    Args:
-        generate: Returns a generator of the rest: of what was not yielded before.
-        drop: Called if the generator is deleted without having been closed, as after ``break``. It must not raise.
-            asyncio closes such a generator later, possibly when the connection is closed already.
+    ``drop``: Called if the generator is deleted without having been closed, as after ``break``. It must not raise.
+    asyncio closes such a generator later, possibly when the connection is closed already.
     """
 
     def __init__(self, generate: Callable[[], AsyncGenerator[T, None]], drop: Callable[[], object]) -> None:

@@ -39,9 +39,6 @@ class CancellableTask(asyncio.Task[T]):
         Take back requests for cancellation that the task has survived.
 
         Timeouts of some libraries do not, and each later task group in the task would end with a ``CancelledError``.
-
-        Args:
-            requests: Number of requests to keep.
         """
         while self.cancelling() > requests:
             self.uncancel()
@@ -50,11 +47,6 @@ class CancellableTask(asyncio.Task[T]):
 def call_plain(name: str, function: Callable[[P], T], argument: P) -> T:
     """
     Call a function of the user that is not async.
-
-    Args:
-        name: Name of the function, for the error.
-        function: The function.
-        argument: Its argument.
 
     Raises:
         DeliveryError: ``handler-cancelled``: it raised ``CancelledError``, which would look like the cancellation of
@@ -74,11 +66,8 @@ def supervise(work: Coroutine[Any, Any, None], name: str, fail: Callable[[Delive
 
     A ``CancelledError`` is such an exception, too, unless the task was cancelled: user code can raise it.
 
-    Args:
-        work: The task. It may return.
-        name: Name of its owner, for the error and the log.
-        fail: Called with ``delivery-failed``, whose ``__cause__`` is the exception. It must not raise, and has to give
-            the error to everyone who waits for the task.
+    ``fail``: Called with ``delivery-failed``, whose ``__cause__`` is the exception. It must not raise, and has to give
+    the error to everyone who waits for the task.
     """
     task = CancellableTask(work, loop=asyncio.get_running_loop())
     task.add_done_callback(partial(_check, name=name, fail=fail))
@@ -98,13 +87,7 @@ def _check(task: CancellableTask[None], name: str, fail: Callable[[DeliveryError
 
 
 def failure(name: str, cause: BaseException) -> DeliveryError:
-    """
-    Log the exception that ended a background task, and return the error for everyone who waits for the task.
-
-    Args:
-        name: Name of the owner of the task.
-        cause: The exception.
-    """
+    """Log the exception that ended a background task, and return the error for everyone who waits for the task."""
     _log.error("%s: a background task failed", name, exc_info=cause)
     error = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{name}: a background task failed: {cause!r}")
     error.__cause__ = cause

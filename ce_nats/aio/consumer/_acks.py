@@ -31,16 +31,7 @@ _MAX_UNSENT: Final = 2**20
 
 
 class AckWriter:
-    """
-    Writes what the server has to know about deliveries.
-
-    Args:
-        nc: An open connection.
-        ledger: The messages.
-        running: State of the consumer.
-        reporter: Reports acknowledgements that cannot be written.
-        delay: Maximum time for which an acknowledgement is pending, in seconds; 0 writes each one at once.
-    """
+    """Writes what the server has to know about deliveries."""
 
     def __init__(self, nc: Client, ledger: Ledger, running: Running, reporter: Reporter, delay: float) -> None:
         self._nc = nc
@@ -54,12 +45,7 @@ class AckWriter:
         self._extending: asyncio.Task[None] | None = None
 
     def open(self, interval: float) -> None:
-        """
-        Begin to extend ack deadlines.
-
-        Args:
-            interval: Seconds between two extensions.
-        """
+        """Begin to extend ack deadlines."""
         self._extending = supervise(self._keep_extending(interval), self._reporter.target, self._running.cut_off)
 
     async def end(self) -> None:
@@ -70,12 +56,7 @@ class AckWriter:
             await asyncio.gather(self._extending, return_exceptions=True)
 
     def check(self) -> None:
-        """
-        Check whether an acknowledgement can be written now, or after a reconnect.
-
-        Raises:
-            nats.errors.Error: As ``nc.publish()`` does.
-        """
+        """Check whether an acknowledgement can be written now, or after a reconnect."""
         if not self._nc.is_connected:
             check_writable(self._nc, sum(len(entry.raw[1]) for entry in self._ledger.acks))
 
@@ -111,13 +92,7 @@ class AckWriter:
             self._running.cut_off(failure(self._reporter.target, error))
 
     def _close(self, *, is_connection: bool) -> None:
-        """
-        Write the pending acknowledgements a last time, and report those that cannot be sent.
-
-        Args:
-            is_connection: Whether the connection is being closed, not only the consumer: nats-py then sends nothing
-                after a reconnect.
-        """
+        """Write the pending acknowledgements a last time, and report those that cannot be sent."""
         self._forget()
         if self._timer is not None:
             self._timer.cancel()
@@ -135,16 +110,7 @@ class AckWriter:
             self._reporter.report(error, None)
 
     async def write(self, entry: Entry, content: bytes) -> None:
-        """
-        Request a redelivery, or the end of redeliveries.
-
-        Args:
-            entry: The message.
-            content: What is requested, as in ``+TERM``.
-
-        Raises:
-            nats.errors.Error: As ``nc.publish()`` does.
-        """
+        """Request a redelivery, or the end of redeliveries."""
         self.flush()
         await send_publish(self._nc, _frame(entry, content), len(content))
 

@@ -13,12 +13,7 @@ _MAX_TASKS: Final = 64
 
 
 class Background:
-    """
-    Tasks that settle messages.
-
-    Args:
-        running: State of the consumer, which gets an unexpected exception.
-    """
+    """Tasks that settle messages."""
 
     def __init__(self, running: Running) -> None:
         self._running = running

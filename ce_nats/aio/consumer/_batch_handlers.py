@@ -22,16 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Collector:
-    """
-    Collects deliveries to batches, for one task at a time.
-
-    Args:
-        deliveries: Source of the deliveries.
-        ledger: The messages.
-        max_events: Maximum number of events of a batch.
-        max_wait: Seconds after the first event until the batch is complete. With a key it is also complete when all
-            other messages wait for events of it.
-    """
+    """Collects deliveries to batches, for one task at a time."""
 
     def __init__(self, deliveries: Deliveries, ledger: Ledger, max_events: int, max_wait: float) -> None:
         self._deliveries = deliveries
@@ -113,15 +104,7 @@ class Collector:
 
 
 class BatchWorkers(Workers):
-    """
-    Tasks that call a handler with batches.
-
-    Args:
-        deliveries: Source of the deliveries.
-        handler: Called with a batch.
-        reporter: Reports the exceptions of handlers.
-        collector: Collects the batches.
-    """
+    """Tasks that call a handler with batches."""
 
     def __init__(
         self,

@@ -31,16 +31,7 @@ class Binding:
     """
     A durable pull consumer on the server.
 
-    Args:
-        api: JetStream's API.
-        stream: Name of the stream.
-        name: Name of the consumer.
-        create: Configuration with which it is created if it does not exist, or None.
-
     Attributes:
-        api: As the argument.
-        stream: As the argument.
-        name: As the argument.
         target: Name for errors and the log.
         is_ack_subject: Matches the reply subjects of its messages, without a domain; the groups are numbers:
             deliveries, and the sequence in the stream.
@@ -68,12 +59,7 @@ class Binding:
         self._annotating = asyncio.Lock()
 
     async def open(self) -> ConsumerState:
-        """
-        Return the consumer, which is created if it does not exist and may be created.
-
-        Raises:
-            DeliveryError: As :meth:`PullConsumer.__aenter__` does.
-        """
+        """Return the consumer, which is created if it does not exist and may be created."""
         state = await self._find()
         config = state.config
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
@@ -133,11 +119,7 @@ class Binding:
         """
         Apply the server's limit of deliveries.
 
-        Args:
-            policy: The policy of the program.
-
-        Returns:
-            The policy to apply, and the number of deliveries above which a message is handled alone.
+        Returns the policy to apply, and the number of deliveries above which a message is handled alone.
         """
         max_deliver = self.max_deliver
         if not max_deliver:
@@ -153,12 +135,7 @@ class Binding:
         return policy, min(policy.max_deliveries, max_deliver - 1)
 
     async def progress(self) -> Progress:
-        """
-        Request the progress of the consumer.
-
-        Raises:
-            DeliveryError: As :meth:`StreamApi.progress` does.
-        """
+        """Request the progress of the consumer."""
         return await self.api.progress(self.stream, self.name)
 
     async def annotate(self, key: str, change: Callable[[str, int], str], *, is_repeated: bool = True) -> None:
@@ -167,11 +144,6 @@ class Binding:
 
         One change after the other: each one reads all texts, and writes them. If one cannot be written by this client,
         the error has a code of ``METADATA_IMPOSSIBLE``.
-
-        Args:
-            key: Key of the text.
-            change: Returns the new text.
-            is_repeated: Whether requests without a response are repeated.
         """
         api = self.api if is_repeated else self.api.without_retries()
         async with self._annotating:

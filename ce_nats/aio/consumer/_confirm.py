@@ -35,13 +35,7 @@ _NO_RESPONDERS: Final = 503
 
 
 class Confirmations:
-    """
-    Acknowledgements that are not confirmed.
-
-    Args:
-        js: From ``nc.jetstream()``.
-        running: State of the consumer.
-    """
+    """Acknowledgements that are not confirmed."""
 
     def __init__(self, js: JetStreamContext, running: Running) -> None:
         self._js = js

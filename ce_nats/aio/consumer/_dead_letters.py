@@ -76,15 +76,9 @@ async def store(
     If the message is itself a dead letter, the new one has payload and headers of the first original, and tells both
     (``DeadLetter.later``).
 
-    Args:
-        js: From ``nc.jetstream()``.
-        subject: Subject to publish to; a stream must listen on it.
-        dead_letter: Content of the dead letter's own headers.
-        message: The original as delivered, in case that the stream does not have it any more.
-        timeout: Seconds to wait for the acknowledgement.
+    ``subject``: Subject to publish to; a stream must listen on it.
 
-    Returns:
-        The dead letter as stored.
+    Returns the dead letter as stored.
 
     Raises:
         EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` if even the dead letter's own
@@ -312,12 +306,7 @@ def _pending_acks(js: JetStreamContext, *, window: int, timeout: float, retry_ti
 
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:
-    """
-    Read a delivered message from its stream; return None if the stream does not have it any more.
-
-    Raises:
-        DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
-    """
+    """Read a delivered message from its stream; return None if the stream does not have it any more."""
     delivered = parse_ack_subject(message.reply)
     stored = await StreamApi.of(js).stored(delivered.stream, {"seq": delivered.sequence})
     # Sequences of a stream that was deleted and created again start at 1.

@@ -22,20 +22,7 @@ _DRAINING_SECONDS: Final = 0.2
 
 
 class Deliveries:
-    """
-    Source of deliveries, from which several tasks take.
-
-    Args:
-        ledger: The messages.
-        acks: Writes acknowledgements.
-        fetcher: Fetches messages.
-        settler: Settles them.
-        preparation: Decodes them, and settles those that no handler gets.
-        running: State of the consumer.
-
-    Attributes:
-        settler: As the argument.
-    """
+    """Source of deliveries, from which several tasks take."""
 
     def __init__(
         self,

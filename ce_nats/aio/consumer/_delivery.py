@@ -36,18 +36,7 @@ class Settlement(Protocol):
     async def end(
         self, attempt: Attempt, outcome: Outcome, error: BaseException | None, decision: Decision | None = None
     ) -> None:
-        """
-        End a block, and settle its message, unless it has settled it.
-
-        Args:
-            attempt: The attempt.
-            outcome: Outcome of the block.
-            error: Its exception, or None.
-            decision: That for the outcome, if it was made before; else None.
-
-        Raises:
-            DeliveryError: As :meth:`Delivery.nak` does.
-        """
+        """End a block, and settle its message, unless it has settled it."""
 
     async def settle(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> None:
         """Settle a message by a method of its delivery; as :meth:`end`."""
@@ -183,16 +172,7 @@ class Delivery(Attempt):
             self._handling.leave()
 
     def _end_block(self, error: BaseException | None, decision: Decision | None = None) -> Coroutine[Any, Any, None]:
-        """
-        Settle the message, unless the block has settled it; the last part of the context manager.
-
-        Args:
-            error: Exception of the block, or None.
-            decision: That for its outcome, if it was made before; else None.
-
-        Raises:
-            DeliveryError: As :meth:`nak` does.
-        """
+        """Settle the message, unless the block has settled it; the last part of the context manager."""
         return self._settler.end(self, _DONE if error is None else self._outcome(error), error, decision)
 
     def _outcome(self, error: BaseException) -> Outcome:

@@ -38,15 +38,7 @@ class Entry:
     """
     A message that was delivered to a consumer. Only the ledger changes it.
 
-    Args:
-        sequence: Sequence in the stream.
-        deliveries: Number of deliveries, as the server counts.
-        raw: The message as received. A later delivery replaces it.
-
     Attributes:
-        sequence: As the argument.
-        deliveries: As the argument.
-        raw: As the argument.
         arrival: Number of deliveries on arrival that the message may have caused, by ending a process; not increased by
             redeliveries while it is in flight.
         place: Where it is.
@@ -108,12 +100,5 @@ class Entry:
 
 
 def unexplained(sequence: int, deliveries: int, released: Mapping[int, int]) -> int:
-    """
-    Return the number of deliveries of a message after it was last released in order, 1 or more.
-
-    Args:
-        sequence: Sequence of the message in its stream.
-        deliveries: Number of its deliveries.
-        released: Number of deliveries of messages when they were released, by sequence.
-    """
+    """Return the number of deliveries of a message after it was last released in order, 1 or more."""
     return max(1, deliveries - released.get(sequence, 0))

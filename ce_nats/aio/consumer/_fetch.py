@@ -69,18 +69,7 @@ class _Request:
 
 
 class Fetcher:
-    """
-    Requests for the messages of a consumer.
-
-    Args:
-        nc: An open connection.
-        binding: The consumer.
-        ledger: Determines how many messages may be fetched.
-        acks: Writes acknowledgements, before each request.
-        running: State of the consumer, which gets the error after which no further messages arrive.
-        intake: Receives the messages that have arrived.
-        end: Called while the connection is drained; it is closed afterwards.
-    """
+    """Requests for the messages of a consumer."""
 
     def __init__(
         self,

@@ -26,13 +26,7 @@ class Handled:
         self._extended = self._late_after = math.inf
 
     def extend(self, now: float, interval: float) -> None:
-        """
-        Note that the ack deadlines are extended.
-
-        Args:
-            now: Time in seconds.
-            interval: Seconds between two extensions, a third of ``ack_wait``.
-        """
+        """Note that the ack deadlines are extended."""
         is_in_time = now - self._extended <= 2 * interval
         self._extended = now
         # Redeliveries before an extension that was late are read within the next interval.

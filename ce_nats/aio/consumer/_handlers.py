@@ -39,14 +39,7 @@ class NotAsyncError(Exception):
 
 
 class Workers:
-    """
-    Tasks that call a handler with deliveries.
-
-    Args:
-        deliveries: Source of the deliveries.
-        handler: Called with one delivery.
-        reporter: Reports the exceptions of handlers.
-    """
+    """Tasks that call a handler with deliveries."""
 
     def __init__(
         self,
@@ -64,11 +57,6 @@ class Workers:
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """
         Run until the iteration has ended and the handlers have returned.
-
-        Args:
-            count: Number of tasks.
-            stopped: Event that ends the iteration.
-            stop_timeout: Seconds after the event until handlers are cancelled; or None.
 
         Raises:
             DeliveryError: As the iteration does; ``handler-cancelled``: one of the tasks was cancelled, and not by this

@@ -22,17 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Intake:
-    """
-    Receives the messages of a consumer.
-
-    Args:
-        binding: The consumer.
-        ledger: The messages.
-        acks: Writes acknowledgements.
-        settler: Settles messages.
-        recorder: Has the messages that were released in order.
-        running: State of the consumer.
-    """
+    """Receives the messages of a consumer."""
 
     def __init__(
         self,

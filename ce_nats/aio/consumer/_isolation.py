@@ -25,14 +25,7 @@ class Isolation:
     """
     Decides how many messages a consumer fetches at once, and which message is handled alone. Pure.
 
-    Args:
-        limit: Number of deliveries above which a message is a suspect.
-        ack_wait: Longest time until the server redelivers a message, in seconds.
-        now: Time in seconds.
-        is_expected: True if the consumer may have suspects, of an earlier process for instance.
-
     Attributes:
-        limit: As the argument.
         alone_seconds: Maximum time that other messages wait for a suspect, and a suspect for them, in seconds.
         alone: The suspect that is being handled, or None.
         is_permanent: Whether messages are fetched one by one permanently.
@@ -62,13 +55,7 @@ class Isolation:
         self.is_permanent = True
 
     def receive(self, deliveries: int, now: float) -> None:
-        """
-        Note the arrival of a message.
-
-        Args:
-            deliveries: Number of its deliveries, including this one.
-            now: Time in seconds.
-        """
+        """Note the arrival of a message."""
         self.has_received = True
         if deliveries > self.limit:
             self._until = max(self._until, now + self._seconds)
@@ -84,13 +71,7 @@ class Isolation:
         return self.alone is not None and now < self._alone_until
 
     def may_take(self, now: float, taken: int) -> bool:
-        """
-        Return whether a suspect may be taken.
-
-        Args:
-            now: Time in seconds.
-            taken: Number of messages that are being handled.
-        """
+        """Return whether a suspect may be taken."""
         return not taken or now >= self._together_from
 
     def take(self, suspect: Entry, now: float, taken: int) -> None:
@@ -110,13 +91,7 @@ class Isolation:
         return True
 
     def pause(self, now: float, is_waiting: bool) -> float | None:
-        """
-        Return the seconds after which others may be taken although a suspect is still handled, or waits; None if none.
-
-        Args:
-            now: Time in seconds.
-            is_waiting: Whether suspects wait.
-        """
+        """Return the seconds after which others may be taken although a suspect is handled, or waits; or None."""
         if self.is_one_alone(now):
             return self._alone_until - now
         return max(0.0, self._together_from - now) if is_waiting else None

@@ -84,12 +84,7 @@ class Continuity:
         self._received.add(consumer_sequence)
 
     def begin_request(self, in_flight: Iterable[int]) -> None:
-        """
-        Note that the progress of the consumer is requested.
-
-        Args:
-            in_flight: As for :meth:`missing`.
-        """
+        """Note that the progress of the consumer is requested."""
         self._received_before = set(self._received)
         self._in_flight_before = set(in_flight)
 
@@ -99,10 +94,6 @@ class Continuity:
 
         Acknowledgements on their way to the server count as missing, so the result can be too large for a moment. It is
         too small only if the stream has removed messages that this client has.
-
-        Args:
-            progress: Progress of the consumer, requested after :meth:`begin_request`.
-            in_flight: Sequences in the stream of the messages that this client has not settled.
         """
         known = sum(progress.ack_floor < sequence <= progress.delivered for sequence in in_flight)
         if progress.ack_pending > known:
@@ -143,13 +134,7 @@ class OtherClients:
         self._last_seen: float | None = None
 
     def observe(self, requests: int, now: float) -> Sharing:
-        """
-        Note the progress of a consumer.
-
-        Args:
-            requests: Number of pending requests of all clients; this one has at most one.
-            now: Time in seconds.
-        """
+        """Note the progress of a consumer."""
         has_gone = self._last_seen is None or now - self._last_seen > GONE_SECONDS
         if requests > 1:
             self._last_seen = now

@@ -51,20 +51,7 @@ _PERMANENT: Final = (
 
 
 class Keying:
-    """
-    Tasks that determine the keys of messages, and detect missing messages.
-
-    Args:
-        key: Returns the key of a delivery.
-        binding: The consumer.
-        ledger: The messages.
-        preparation: Decodes messages.
-        settler: Settles them.
-        acks: Writes acknowledgements.
-        fetcher: Fetches them.
-        running: State of the consumer.
-        others: Detects other clients.
-    """
+    """Tasks that determine the keys of messages, and detect missing messages."""
 
     def __init__(
         self,

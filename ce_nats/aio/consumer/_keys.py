@@ -21,9 +21,6 @@ class Keys:
     """
     State of the order of keys.
 
-    Args:
-        pause: Seconds between two new messages that are fetched while some are missing.
-
     Attributes:
         has_begun: Whether this client may fetch messages: no other one keeps the order.
         inbox: Messages whose keys are not known, in the order of arrival; of the stream, when none is missing.
@@ -60,14 +57,7 @@ class Keys:
         return 1 if now >= self._not_before else 0
 
     def receive(self, origin: AckSubject, now: float, *, is_known: bool) -> None:
-        """
-        Note a delivery.
-
-        Args:
-            origin: Its metadata.
-            now: Time in seconds.
-            is_known: Whether it is in flight: then it is a new one for a server that has lost its last state.
-        """
+        """Note a delivery."""
         self._continuity.receive(origin.consumer_sequence)
         if not self.is_complete:
             self._was_redelivered = origin.deliveries > 1 or is_known
@@ -81,13 +71,7 @@ class Keys:
         self._continuity.begin_request(in_flight)
 
     def complete(self, progress: Progress, in_flight: Collection[int]) -> bool:
-        """
-        Return whether no message is missing; messages may then leave the inbox.
-
-        Args:
-            progress: Progress of the consumer, requested after :meth:`begin_request`.
-            in_flight: Sequences in the stream of the messages that this client has not settled.
-        """
+        """Return whether no message is missing; messages may then leave the inbox."""
         self.missing = self._continuity.missing(progress, in_flight)
         if self.missing:
             return False

@@ -79,16 +79,7 @@ class Ledger:
     """
     The messages of a consumer that are not settled.
 
-    Args:
-        prefetch: Maximum number of messages that wait.
-        isolation: Decides which message is handled alone.
-        breaker: Decides whether messages may be taken: none, or one, during an outage.
-        ack_delay: Maximum time for which an acknowledgement may be pending, in seconds.
-        confirms: Whether the server confirms each acknowledgement, so that none is pending.
-
     Attributes:
-        isolation: As the argument.
-        breaker: As the argument.
         handled: Messages that were handled, and may be delivered again.
         keys: Order of keys; None if the order is not kept.
         waiting: Number of messages that have arrived, and are neither handled nor settled.
@@ -149,15 +140,7 @@ class Ledger:
         connection: int = 0,
         released: Mapping[int, int] = _NOTHING_RELEASED,
     ) -> Arrivals:
-        """
-        Note deliveries.
-
-        Args:
-            entries: Their messages, new for each delivery.
-            now: Time in seconds.
-            connection: Number of the connection on which they have arrived: a reconnect increments it.
-            released: Number of deliveries of messages when they were released in order, by sequence.
-        """
+        """Note deliveries."""
         known, ready = self._entries, self._ready
         new, recheck, is_late = len(entries), False, False
         is_plain = False  # the first one also tells the connection of those that wait
@@ -308,13 +291,7 @@ class Ledger:
         entry.turn += 1
 
     def drop(self, entry: Entry, turn: int) -> bool:
-        """
-        Note that the program has dropped a delivery, and return whether it was not settled.
-
-        Args:
-            entry: Its message.
-            turn: Its turn.
-        """
+        """Note that the program has dropped a delivery, and return whether it was not settled."""
         if not entry.is_current(turn):
             return False
         self._leave(entry)
@@ -349,13 +326,7 @@ class Ledger:
         """
         Settle a message; with keys, a retry only begins the delay before the next attempt.
 
-        Args:
-            entry: The message.
-            action: The decision.
-            now: Time in seconds.
-
-        Returns:
-            How the server is notified, and whether others may be taken therefore.
+        Returns how the server is notified, and whether others may be taken therefore.
         """
         if action is not _ACKNOWLEDGE:
             return self._settle(entry, action, now)
@@ -405,14 +376,7 @@ class Ledger:
         self.acks_due = float("inf")
 
     def remove(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
-        """
-        Remove a message that is settled in another way; return whether others may be taken therefore.
-
-        Args:
-            entry: The message.
-            now: Time in seconds.
-            is_final: False if the server will deliver it again.
-        """
+        """Remove a message that is settled in another way; return whether others may be taken therefore."""
         self._leave(entry)
         entry.place = _SETTLED
         self._entries.pop(entry.sequence, None)
@@ -440,14 +404,7 @@ class Ledger:
             self._continue(entry, now)
 
     def end_block(self, entry: Entry, turn: int, now: float) -> bool:
-        """
-        Note the end of a block; return whether others may be taken therefore.
-
-        Args:
-            entry: Its message.
-            turn: Turn of its delivery.
-            now: Time in seconds.
-        """
+        """Note the end of a block; return whether others may be taken therefore."""
         if not entry.has_ended(turn):
             return False  # the block has not settled it
         entry.has_started = False

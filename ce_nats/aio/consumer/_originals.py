@@ -35,12 +35,6 @@ class Originals:
     """
     Restores the originals of dead letters, and caches the subjects of their streams.
 
-    Args:
-        js: From ``nc.jetstream()``.
-        allowed: Patterns of subjects that originals may be published to; None allows the subjects of the stream that
-            the dead letter names.
-        api: JetStream's API.
-
     Raises:
         EncodeError: ``invalid-subject``: a pattern is not valid.
     """
@@ -54,12 +48,7 @@ class Originals:
         self._found: dict[str, list[str] | CeNatsError] = {}
 
     async def outgoing(self, stored: StoredMessage) -> tuple[NatsMessage, bytes]:
-        """
-        Return the original of a dead letter, ready to be published, and its header block.
-
-        Raises:
-            CeNatsError: As :func:`~ce_nats.aio.requeue` does.
-        """
+        """Return the original of a dead letter, ready to be published, and its header block."""
         dead_letter, headers = DeadLetter.split(stored.headers)
         is_whole = dead_letter.is_complete and all(name != BLOCK_HEADER for name, _ in stored.headers)
         if not is_whole and not dead_letter.is_reference:
@@ -88,9 +77,6 @@ class Originals:
         Only a message with the subject in the dead letter is returned: otherwise the author of a dead letter could
             cause
         any message of any stream to be published to a subject that it may subscribe to.
-
-        Raises:
-            CeNatsError: As :func:`~ce_nats.aio.requeue` does.
         """
         stream, sequence = dead_letter.stream, dead_letter.sequence
         check_name("the stream of a dead letter", stream)

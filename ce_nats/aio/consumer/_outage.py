@@ -57,15 +57,7 @@ class Outage:
     """
     Tells the breaker of a consumer how handlers end.
 
-    Args:
-        breaker: Decides whether handlers may be called.
-        unavailable: Exceptions that declare an outage, beside :class:`~ce_nats.Unavailable`.
-        running: State of the consumer.
-        binding: The consumer.
-        observer: Reports pauses; or None.
-
     Attributes:
-        breaker: As the argument.
         on_open: Called when an outage begins.
     """
 
@@ -102,13 +94,7 @@ class Outage:
         self._running.wake()
 
     def fail(self, sequence: int, error: BaseException | None) -> Blame:
-        """
-        Note that a handler has failed, and return what the failure is attributed to.
-
-        Args:
-            sequence: Sequence of its message.
-            error: Its exception.
-        """
+        """Note that a handler has failed, and return what the failure is attributed to."""
         breaker = self.breaker
         was_closed = breaker.state is BreakerState.CLOSED
         is_declared = isinstance(error, self._unavailable)

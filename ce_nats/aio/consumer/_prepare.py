@@ -44,12 +44,7 @@ class Reading:
     extension_types: ExtensionTypes | None = None
 
     def of_raw(self) -> Callable[[bytes, bytes | None], DecodedEvent]:
-        """
-        Return the decoder of payloads and header blocks.
-
-        Raises:
-            ValueError, TypeError: As :func:`ce_nats.from_nats_message` does.
-        """
+        """Return the decoder of payloads and header blocks."""
         return raw_decoder(
             mode=self.mode,
             dialect=self.dialect,
@@ -58,12 +53,7 @@ class Reading:
         )
 
     def of_message(self, message: Any) -> DecodedEvent:
-        """
-        Decode a message.
-
-        Raises:
-            DecodeError: As :func:`ce_nats.from_nats_message` does.
-        """
+        """Decode a message."""
         return from_nats_message(
             message,
             mode=self.mode,
@@ -74,14 +64,7 @@ class Reading:
 
 
 class HeadersOnly:
-    """
-    Decodes the messages of a consumer with ``headers_only``.
-
-    Args:
-        js: From ``nc.jetstream()``.
-        stream: Name of the stream.
-        reading: How messages are decoded.
-    """
+    """Decodes the messages of a consumer with ``headers_only``."""
 
     def __init__(self, js: JetStreamContext, stream: str, reading: Reading) -> None:
         self._js = js
@@ -93,7 +76,6 @@ class HeadersOnly:
         Decode a message; a structured event is read from the stream, with its data.
 
         Raises:
-            DecodeError: As :func:`ce_nats.from_nats_message` does.
             DeliveryError: The event cannot be read now.
         """
         if is_marker(message):
@@ -113,20 +95,7 @@ class Preparation:
     """
     Makes deliveries of messages.
 
-    Args:
-        decode: Decodes payload and header block.
-        settler: Settles messages that no handler gets.
-        ledger: The messages.
-        recorder: Records which message is handled alone.
-        validator: Checks each event, or None.
-        claim_check: Store of data that events refer to, or None.
-        parse_data: Whether this data is parsed.
-        expiry_leeway: Seconds after ``expirytime`` in which an event is still handled; None does not skip any.
-        headers_only: Decoder for a consumer with ``headers_only``, else None.
-        max_alone: Number of times that a message is handled alone before it is given up.
-
     Attributes:
-        decode: As the argument.
         resolve: Reads data that an event refers to, or None.
     """
 

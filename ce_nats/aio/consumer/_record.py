@@ -88,10 +88,6 @@ class Recorder:
     """
     Reads and writes the record of a consumer.
 
-    Args:
-        nc: An open connection.
-        binding: The consumer.
-
     Attributes:
         record: The record as last read or written.
     """
@@ -106,13 +102,7 @@ class Recorder:
         self._is_possible = True
 
     def open(self, metadata: Mapping[str, str] | None, limit: int) -> None:
-        """
-        Read the record.
-
-        Args:
-            metadata: Metadata of the consumer, or None.
-            limit: Number of deliveries above which a message is a suspect.
-        """
+        """Read the record."""
         self._limit = limit
         self.record = Record.parse((metadata or {}).get(METADATA_KEY, ""))
 
@@ -120,12 +110,7 @@ class Recorder:
         """
         Record that a message is given to a handler, alone.
 
-        Args:
-            sequence: Its sequence.
-            limit: Number of times after which it is not given to a handler again.
-
-        Returns:
-            False if it was begun ``limit`` times already; then nothing is recorded.
+        Returns False if it was begun ``limit`` times already; then nothing is recorded.
 
         Raises:
             DeliveryError: It cannot be recorded; the message may be handled.
@@ -154,12 +139,7 @@ class Recorder:
             self._settled.add(sequence)
 
     async def release(self, deliveries: Mapping[int, int]) -> None:
-        """
-        Record messages that are released, or redelivered for another reason, while the process continues.
-
-        Args:
-            deliveries: Number of deliveries of each message, by its sequence.
-        """
+        """Record messages that are released, or redelivered for another reason, while the process continues."""
         ended = self._begun.intersection(deliveries)
         many = {
             sequence: number

@@ -24,11 +24,7 @@ class Running:
     """
     State of a consumer that its parts share.
 
-    Args:
-        target: Name of the consumer, for errors and the log.
-
     Attributes:
-        target: As the argument.
         stopped: Set when the program has stopped the consumer.
         error: Error that ends the iterations, or None.
         has_ended: Whether the iterations end, with or without an error.
@@ -62,12 +58,7 @@ class Running:
         self.fail(error)
 
     def wake(self, most: int | None = None) -> None:
-        """
-        Wake tasks that wait, because a message may be taken now, or the end.
-
-        Args:
-            most: Number of messages; None wakes all tasks.
-        """
+        """Wake tasks that wait, because a message may be taken now, or the end."""
         self.changed.set()
         waiting = self._waiting
         while waiting and most != 0:
@@ -77,12 +68,7 @@ class Running:
                 most = None if most is None else most - 1
 
     async def wait(self, seconds: float | None = None) -> None:
-        """
-        Wait until a message may be taken, or the end.
-
-        Args:
-            seconds: Maximum time, or None.
-        """
+        """Wait until a message may be taken, or the end."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.append(waiter)
@@ -129,16 +115,7 @@ class Tally:
 
 
 class Reporter:
-    """
-    Calls the hook for errors, or logs them.
-
-    Args:
-        target: Name of the consumer.
-        on_error: The hook, or None.
-
-    Attributes:
-        target: As the argument.
-    """
+    """Calls the hook for errors, or logs them."""
 
     def __init__(self, target: str, on_error: Callable[[Exception, Any], None] | None) -> None:
         self.target = target
@@ -152,11 +129,6 @@ class Reporter:
         Report an error; log it without a hook, or if the message has ended without a handler.
 
         Failures during an outage are not logged: they are alike, and there are lines about the outage.
-
-        Args:
-            error: The error.
-            delivery: The delivery that it concerns, or None.
-            is_final: Whether the message has ended without a handler.
         """
         if self._call_hook(error, delivery) and not is_final:
             return
@@ -173,14 +145,7 @@ class Reporter:
         return on_error is not None
 
     def count(self, error: CeNatsError, delivery: Attempt, *, is_warning: bool = False) -> None:
-        """
-        Log an error of many messages: the first one with its code and ending, then their number each minute.
-
-        Args:
-            error: The error.
-            delivery: The delivery that it concerns.
-            is_warning: Whether it is logged as a warning, and not passed to the hook.
-        """
+        """Log an error of many messages: the first one with its code and ending, then their number each minute."""
         if self._tally.add(f"{error.code}{_ending(delivery)}", time.monotonic()):
             level = logging.WARNING if is_warning else logging.ERROR
             _log.log(level, "%s%s: %s%s", self.target, _place(delivery), error, _ending(delivery))

@@ -48,24 +48,8 @@ class Settler:
     """
     Settles the messages of a consumer.
 
-    Args:
-        js: From ``nc.jetstream()``.
-        binding: The consumer.
-        policy: Number of deliveries, and delays between them.
-        dead_letter: Subject for dead letters, or None.
-        confirmations: Acknowledgements that the server confirms; None if they are only written.
-        ledger: The messages.
-        acks: Writes acknowledgements.
-        running: State of the consumer.
-        recorder: Notes the end of suspects.
-        reporter: Reports errors from which the consumer recovers.
-        outage: Notes how handlers end.
-        observer: Reports outcomes; or None.
-
     Attributes:
         nc: The connection.
-        policy: As the argument.
-        reporter: As the argument.
         background: Settles messages beside handlers.
     """
 
@@ -118,12 +102,6 @@ class Settler:
     ) -> None:
         """
         End a block, and settle its message, unless it has settled it.
-
-        Args:
-            attempt: The attempt.
-            outcome: Outcome of the block.
-            error: Its exception, or None.
-            decision: That of :meth:`judge`, or None.
 
         Raises:
             DeliveryError: As :meth:`Delivery.nak` does, if the block has no exception; it is reported otherwise.
@@ -189,14 +167,7 @@ class Settler:
         return error is not None and self._outage.covers(error)
 
     def acknowledge(self, attempt: Attempt, *, waits: bool = False) -> bool:
-        """
-        Acknowledge a message after its block, if that needs nothing else; return whether it was settled.
-
-        Args:
-            attempt: The attempt.
-            waits: Whether the block waits until the acknowledgement is confirmed, if it has to be; otherwise a failure
-                is reported.
-        """
+        """Acknowledge a message after its block, if that needs nothing else; return whether it was settled."""
         if not self._is_plain(attempt):
             return False
         confirmations = self._confirmations
@@ -255,18 +226,7 @@ class Settler:
         *,
         acknowledged: OutcomeKind = _ACKNOWLEDGED,
     ) -> None:
-        """
-        Settle a message. Has no effect if it is already settled.
-
-        Args:
-            attempt: The attempt.
-            decision: The decision.
-            error: Error for the dead letter; or None.
-            acknowledged: Outcome to report if the decision is to acknowledge.
-
-        Raises:
-            DeliveryError: As :meth:`Delivery.ack` does.
-        """
+        """Settle a message. Has no effect if it is already settled."""
         if attempt.is_settled:
             return
         entry = attempt._entry
@@ -341,15 +301,7 @@ class Settler:
         *,
         is_reported: bool = False,
     ) -> None:
-        """
-        Settle a message that no handler gets; errors are reported, not raised. Dead letters are stored beside handlers.
-
-        Args:
-            attempt: The attempt.
-            wanted: The decision, or an outcome for that of the policy.
-            error: Why; or None.
-            is_reported: Whether it is reported afterwards.
-        """
+        """Settle a message that no handler gets, if it is a dead letter beside handlers; errors are reported."""
         decision = wanted if isinstance(wanted, Decision) else self.judge(attempt, wanted, error)
         acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else _ACKNOWLEDGED
         work = self._settle_quietly(attempt, decision, error, acknowledged, error if is_reported else None)

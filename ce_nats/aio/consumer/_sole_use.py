@@ -37,14 +37,7 @@ _OTHER: Final = "another client keeps the order of its keys"
 
 
 class SoleUse:
-    """
-    Whether this client is the one that keeps the order of keys.
-
-    Args:
-        nc: An open connection.
-        binding: The consumer.
-        others: Detects other clients if the metadata cannot be written.
-    """
+    """Whether this client is the one that keeps the order of keys."""
 
     def __init__(self, nc: Client, binding: Binding, others: OtherClients) -> None:
         self._nc = nc

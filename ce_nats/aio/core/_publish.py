@@ -120,15 +120,6 @@ async def publish_with_block(nc: Client, message: NatsMessage, block: bytes, rep
 
     ``nc.publish()`` checks each character of each header, which takes longer than everything else it does, and cannot
     send bytes that are not UTF-8.
-
-    Args:
-        nc: An open connection.
-        message: Subject and payload; its headers and reply subject are not used.
-        block: The header block; ``b""`` if there are no headers.
-        reply: Reply subject, or ``""``.
-
-    Raises:
-        nats.errors.Error: As ``nc.publish()`` does.
     """
     payload = message.data
     await send_publish(nc, write_publish(message.subject, payload, block, reply), len(payload))
@@ -197,24 +188,7 @@ def prepare(
     trace: TraceContext | None = None,
     is_verbatim: bool = False,
 ) -> NatsMessage:
-    """
-    Return the message of an event, checked for nats-py and for the server of a connection, except for its size.
-
-    Args:
-        nc: An open connection.
-        event: As for :func:`publish`.
-        subject: As for :func:`publish`.
-        mode: As for :func:`publish`.
-        format: As for :func:`publish`.
-        reply: As for :func:`publish`.
-        headers: As for :func:`publish`.
-        headerless: As for :func:`publish`.
-        trace: As for :func:`publish`.
-        is_verbatim: True uses the subject verbatim: it is from a message, and may contain ``{``.
-
-    Raises:
-        EncodeError: As :func:`publish` does.
-    """
+    """Return the message of an event, checked for nats-py and for the server of a connection, except for its size."""
     has_headers = supports_headers(nc)
     if not has_headers:
         _check_headerless(headerless, headers, format)
@@ -267,12 +241,6 @@ def check_size(
     """
     Refuse a message that makes the server close the connection, or that a stream refuses.
 
-    Args:
-        message: Message to send.
-        max_payload: Maximum number of bytes of headers and payload together.
-        max_headers: Maximum number of bytes of headers; None sets no limit.
-        header_size: Number of bytes of headers, if known.
-
     Raises:
         EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` if subject and reply subject do
             not fit in a line.
@@ -286,19 +254,7 @@ def check_size(
 def check_sizes(
     header_size: int, size: int, subject_length: int, max_payload: int, max_headers: int | None = None
 ) -> None:
-    """
-    Refuse a message that makes the server close the connection, or that a stream refuses, by its sizes in bytes.
-
-    Args:
-        header_size: Size of the header block.
-        size: Size of header block and payload together.
-        subject_length: Length of subject and reply subject together.
-        max_payload: As for :func:`check_size`.
-        max_headers: As for :func:`check_size`.
-
-    Raises:
-        EncodeError: As :func:`check_size` does.
-    """
+    """Refuse a message that makes the server close the connection, or that a stream refuses, by its sizes in bytes."""
     if size > max_payload:
         raise EncodeError(
             ErrorCode.PAYLOAD_TOO_LARGE,

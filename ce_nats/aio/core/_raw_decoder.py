@@ -45,12 +45,6 @@ def raw_decoder(
     The arguments of the function are the payload and the block, from ``NATS/1.0`` to the empty line; None and ``b""``
     mean no headers.
 
-    Args:
-        mode: As for :func:`~ce_nats.from_nats_message`.
-        dialect: As for :func:`~ce_nats.from_nats_message`.
-        parse_data: As for :func:`~ce_nats.from_nats_message`.
-        extension_types: As for :func:`~ce_nats.from_nats_message`.
-
     Raises:
         ValueError: ``mode`` is not a content mode, or ``dialect`` not a dialect.
         TypeError: ``extension_types`` is not a mapping.

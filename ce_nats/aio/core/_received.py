@@ -91,16 +91,7 @@ class Received:
 
 
 class RawReceived(Received):
-    """
-    A received message whose ``message`` is created from the raw message when it is first read.
-
-    Args:
-        nc: The connection.
-        sid: Number of the subscription.
-        raw: The message as received.
-        event: As for :class:`Received`.
-        error: As for :class:`Received`.
-    """
+    """A received message whose ``message`` is created from the raw message when it is first read."""
 
     __slots__ = ("_message", "_nc", "_raw", "_sid")
 

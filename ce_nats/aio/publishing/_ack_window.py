@@ -64,10 +64,6 @@ class AckWindow(ABC, Generic[P]):
 
     If a background task fails, or the processing of a reply, then all messages fail, and so does each later one.
 
-    Args:
-        nc: An open connection.
-        size: Maximum number of unacknowledged messages.
-
     Attributes:
         pending: Unacknowledged messages by the last token of their reply subjects; oldest first.
     """
@@ -101,8 +97,7 @@ class AckWindow(ABC, Generic[P]):
         """
         Subscribe to acknowledgements.
 
-        Args:
-            inbox: First tokens of the reply subjects, without the last dot.
+        ``inbox``: First tokens of the reply subjects, without the last dot.
 
         Raises:
             DeliveryError: ``connection-closed``.
@@ -206,14 +201,7 @@ class AckWindow(ABC, Generic[P]):
 
     @abstractmethod
     def _receive(self, token: str, data: bytes, block: bytes) -> None:
-        """
-        Process a reply.
-
-        Args:
-            token: Token of the pending message that it is for.
-            data: Its payload.
-            block: Its header block, or ``b""``.
-        """
+        """Process a reply."""
 
     @abstractmethod
     async def _check(self) -> None:
@@ -287,13 +275,7 @@ async def subscribe_replies(nc: Client, subject: str, receive: Receive) -> Subsc
 
     If the caller is cancelled, the subscription is ended. nats-py ignores a cancellation, and leaves it open.
 
-    Args:
-        nc: An open connection.
-        subject: Subject, wildcards allowed.
-        receive: The function. It must not raise, because nats-py's reading task calls it.
-
-    Raises:
-        nats.errors.Error: As ``nc.subscribe()`` does.
+    ``receive``: The function. It must not raise, because nats-py's reading task calls it.
     """
     opening = asyncio.ensure_future(subscribe_raw(nc, subject, receive))
     try:

@@ -137,12 +137,6 @@ class Attempt(AckWindow[_Part]):
     """
     One attempt to store a batch, under a new id.
 
-    Args:
-        nc: An open connection.
-        batch: Messages with their header blocks, which were checked.
-        stream: Name of the stream.
-        ack_timeout: Seconds to wait for each reply.
-
     Attributes:
         batch_id: The id.
     """
@@ -276,13 +270,6 @@ class AtomicCommit:
     """
     Stores a batch of messages atomically.
 
-    Args:
-        js: From ``nc.jetstream()``.
-        batch: Messages with their header blocks, which were checked; at least one.
-        stream: As for :class:`~ce_nats.aio.AtomicBatch`, and so are the other arguments.
-        ack_timeout: Seconds.
-        retry_timeout: Seconds.
-
     Attributes:
         was_sent: Whether a message was sent.
     """
@@ -308,13 +295,7 @@ class AtomicCommit:
         self._unknown: list[str] = []
 
     async def run(self) -> BatchAck:
-        """
-        Store the batch.
-
-        Raises:
-            EncodeError: As :class:`~ce_nats.aio.AtomicBatch` does.
-            DeliveryError: As :class:`~ce_nats.aio.AtomicBatch` does.
-        """
+        """Store the batch."""
         stream = await self._look_up_stream()
         self._check_sizes(stream)
         began = time.monotonic()
@@ -499,14 +480,7 @@ class AtomicCommit:
 
 
 def batch_lines(batch_id: str, position: int, *, is_last: bool) -> bytes:
-    """
-    Return the header lines that a batch adds to a message.
-
-    Args:
-        batch_id: The id.
-        position: Position of the message, from 0.
-        is_last: Whether the message is the last one.
-    """
+    """Return the header lines that a batch adds to a message."""
     commit = f"{BATCH_COMMIT}: 1\r\n" if is_last else ""
     return f"{BATCH_ID}: {batch_id}\r\n{BATCH_SEQUENCE}: {position + 1}\r\n{commit}".encode()
 

@@ -68,13 +68,7 @@ class BatchStream:
 
 
 class AtomicLookup:
-    """
-    Requests about the stream of an atomic batch.
-
-    Args:
-        js: From ``nc.jetstream()``.
-        retry_timeout: Seconds to repeat requests without a response.
-    """
+    """Requests about the stream of an atomic batch."""
 
     def __init__(self, js: JetStreamContext, retry_timeout: float) -> None:
         self._nc = client_of(js)
@@ -86,10 +80,6 @@ class AtomicLookup:
     async def stream(self, name: str | None, subjects: Sequence[str]) -> BatchStream:
         """
         Return the stream of a batch.
-
-        Args:
-            name: Name of the stream; by default the stream that listens on the subjects.
-            subjects: Subjects of the batch, at least one.
 
         Raises:
             EncodeError: ``invalid-batch``: the stream does not listen on all subjects.
@@ -138,12 +128,6 @@ class AtomicLookup:
         """
         Return the sequence of the first message of a stored batch, and its id; None if no message of it is found.
 
-        Args:
-            stream: The stream, before the batch was sent.
-            batch_ids: Ids under which the batch was sent.
-            subject: Subject of one of its events; by default, messages on all subjects are read, because the server may
-                map a subject to another one.
-
         Raises:
             DeliveryError: The stream cannot be read; as :meth:`StreamApi.state` does.
         """
@@ -166,9 +150,6 @@ class AtomicLookup:
         Return whether the stream still has all messages that it has stored since a batch was sent.
 
         If not, a message that is not found may have been stored and removed, by a consumer or a limit.
-
-        Raises:
-            DeliveryError: As :meth:`StreamApi.state` does.
         """
         before, now = stream.state, await self._api.state(stream.name)
         deleted = now.last - now.first + 1 - now.messages
@@ -195,14 +176,7 @@ class AtomicLookup:
     # --- After a refusal ----------------------------------------------------------------------------------------------
 
     async def cause(self, stream: BatchStream, error: ApiError, messages: Sequence[NatsMessage]) -> int | None:
-        """
-        Return the position of the message for which a stream has refused a batch; None if it is not found.
-
-        Args:
-            stream: The stream.
-            error: The refusal of the commit.
-            messages: Messages of the batch.
-        """
+        """Return the position of the message for which a stream has refused a batch; None if it is not found."""
         if len(messages) == 1:
             return 0
         with suppress(DeliveryError, asyncio.TimeoutError):

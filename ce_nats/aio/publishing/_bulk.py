@@ -48,12 +48,7 @@ class BulkPublisher:
     """
     Publisher of many messages on a separate connection, as an asynchronous context manager.
 
-    Args:
-        connect: Function that connects a new client; raises DeliveryError.
-        window: Maximum number of unacknowledged messages.
-        ack_timeout: Seconds to wait for an acknowledgement.
-        retry_timeout: Seconds to retry without progress.
-        api_prefix: First tokens of the subjects of JetStream's API.
+    ``connect``: Function that connects a new client; raises DeliveryError.
 
     Attributes:
         next_number: Number of the next message.
@@ -111,7 +106,6 @@ class BulkPublisher:
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; earlier messages were sent.
-            DeliveryError: As :meth:`send` does.
         """
         messages_before, duplicates_before = self._messages, self._duplicates
         size = min(self._window, _PIECE_MESSAGES)
@@ -148,9 +142,6 @@ class BulkPublisher:
         """
         Send frames, and return when all are written.
 
-        Args:
-            frames: Frames, numbered from :attr:`next_number` on, with reply subjects of :meth:`reply_prefix`.
-
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large`` or ``invalid-subject``; none of these frames was
                 sent.
@@ -173,13 +164,7 @@ class BulkPublisher:
             self._active_until = time.monotonic()
 
     async def drain(self) -> PublishResult:
-        """
-        Wait until all frames are acknowledged, and return the number of messages so far.
-
-        Raises:
-            EncodeError: As :meth:`send` does, if the server's limits have changed.
-            DeliveryError: As :meth:`send` does.
-        """
+        """Wait until all frames are acknowledged, and return the number of messages so far."""
         self._start_clock()
         try:
             while self._pending:

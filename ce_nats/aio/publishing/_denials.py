@@ -46,22 +46,11 @@ class Denials:
         return count is not None
 
     def begin(self, denial: Denial, sent: Sequence[PendingMessage]) -> None:
-        """
-        Count the first denial of a subject.
-
-        Args:
-            denial: The denial.
-            sent: Messages that were sent to the subject and are not acknowledged, in this order.
-        """
+        """Count the first denial of a subject."""
         self.counts[denial] = _Count(sent)
 
     def end(self, denial: Denial) -> tuple[Sequence[PendingMessage], Sequence[PendingMessage]]:
-        """
-        Return the messages that the server has accepted, and those that it has denied.
-
-        Args:
-            denial: The denial that :meth:`begin` was called with. The server has processed all messages since then.
-        """
+        """Return the messages that the server has accepted, and those that it has denied."""
         count = self.counts.pop(denial)
         index = max(0, len(count.sent) - count.number)
         return count.sent[:index], count.sent[index:]

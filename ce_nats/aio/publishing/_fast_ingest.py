@@ -52,12 +52,6 @@ class FastIngest:
     """
     Batches to the streams that accept them.
 
-    Args:
-        owner: The unacknowledged messages.
-        window: Their maximum number.
-        ack_timeout: Seconds without progress after which the unacknowledged messages of a batch are resent.
-        retry_timeout: Seconds to repeat the lookup of a stream without a response, at most ten.
-
     Attributes:
         routes: Lanes by subject, of subjects that were looked up.
     """
@@ -244,13 +238,7 @@ class FastIngest:
             misses += found[subject] is self._without_stream
 
     async def _find_again(self, subject: str, fresh: set[str]) -> Lane | None:
-        """
-        Return the lane of a subject, None if its stream accepts no batches.
-
-        Args:
-            subject: The subject.
-            fresh: Names of the streams that were looked up meanwhile; a further name is added.
-        """
+        """Return the lane of a subject, None if its stream accepts no batches."""
         lane = self._routes.find(subject, fresh)
         if lane is not UNKNOWN:
             return cast("Lane | None", lane)

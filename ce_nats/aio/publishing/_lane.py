@@ -104,16 +104,6 @@ class Lane:
     """
     The messages to one stream, in order: those of the current batch, and those that wait for the next one.
 
-    Args:
-        owner: The unacknowledged messages.
-        inbox: First tokens of the reply subjects.
-        stream: Name of the stream; ``""`` for subjects that have no stream for the time being.
-        last: Sequence of the last message of the stream, before the first one of this lane.
-        refused: Called with this lane when it is suspended. Looks up the streams of its messages, and calls
-            :meth:`resume`.
-        flow: Number of messages after which the server is to send an acknowledgement.
-        ack_timeout: As for :class:`FastIngest`.
-
     Attributes:
         stream: Name of the stream.
         batch: Id of the current batch, or ``""``.
@@ -300,10 +290,6 @@ class Lane:
 
         The last one is kept back while the batch is open, so that the batch ends with a message. A message that only
         ends it would be received by other subscribers of the subject as well.
-
-        Args:
-            ends: Whether the program has paused, so that a batch of few messages ends with the last one.
-            is_last: Whether a batch of many messages ends, too, because the pause is long.
         """
         if not self._queue or not self._nc.is_connected:
             return
@@ -396,15 +382,7 @@ class Lane:
     # --- Replies ------------------------------------------------------------------------------------------------------
 
     def receive(self, number: int, data: bytes, block: bytes, *, is_ping: bool = False) -> None:
-        """
-        Process a reply to a message of the batch.
-
-        Args:
-            number: Number of the message.
-            data: Payload of the reply.
-            block: Its header block, or ``b""``.
-            is_ping: Whether it is the reply to a ping, which has the number of the last message.
-        """
+        """Process a reply to a message of the batch."""
         if reports_no_responders(data, block):
             self._lose_stream(number + is_ping)
             return
@@ -555,13 +533,7 @@ class Lane:
     # --- Other streams ------------------------------------------------------------------------------------------------
 
     def _suspend(self, subject: str, *, is_answered: bool = True) -> None:
-        """
-        Send nothing until :meth:`resume` is called. Replies to the batch are still processed.
-
-        Args:
-            subject: Subject whose stream is in doubt, or ``""``.
-            is_answered: Whether a stream has replied.
-        """
+        """Send nothing until :meth:`resume` is called. Replies to the batch are still processed."""
         self._is_suspended = True
         self._refused_subject, self._is_answered = subject, is_answered
         self._refused(self)
@@ -592,14 +564,7 @@ class Lane:
         return _subjects(self.sent)
 
     def note_stored(self, subject: str, sequence: int, block: bytes) -> None:
-        """
-        Finish the messages up to one that the stream has stored.
-
-        Args:
-            subject: Its subject.
-            sequence: Its sequence in the stream.
-            block: Its header block.
-        """
+        """Finish the messages up to one that the stream has stored."""
         identifier = message_id(block)
         if sequence <= self._last or not identifier:
             return  # stored before the first message of this lane
@@ -609,12 +574,7 @@ class Lane:
                 return
 
     async def end_batch(self, subject: str) -> None:
-        """
-        End the batch of a suspended lane, and wait for the reply, which says how many messages are stored.
-
-        Args:
-            subject: Subject of the stream.
-        """
+        """End the batch of a suspended lane, and wait for the reply, which says how many messages are stored."""
         if self.batch and self._sent:
             self._ended.clear()
             self._subject = subject
@@ -623,12 +583,7 @@ class Lane:
                 await asyncio.wait_for(self._ended.wait(), self._ack_timeout)
 
     def resume(self, found: Mapping[str, Lane | None]) -> list[PendingMessage]:
-        """
-        Resend the messages of a suspended lane, without those that belong to another one, and return the latter.
-
-        Args:
-            found: Lanes by subject, None for messages that are published one by one; other subjects have not changed.
-        """
+        """Resend the messages of a suspended lane, without those that belong to another one, and return the latter."""
         self._is_suspended, was_refused = False, self._was_refused
         self._was_refused = False
         self._requeue()

@@ -52,16 +52,6 @@ class PendingAcks(AckWindow[PendingMessage]):
     ``payload-too-large``, if the server's ``max_payload`` was lowered in the meantime; or ``timeout``, if the message
     may be stored.
 
-    Args:
-        nc: An open connection.
-        done: Called with each message, and its acknowledgement or error.
-        window: Maximum number of unacknowledged messages.
-        ack_timeout: Seconds to wait for an acknowledgement before a message is resent.
-        retry_timeout: Seconds to retry a message.
-        api_prefix: First tokens of the subjects of JetStream's API.
-        fast_ingest: Whether messages with a ``Nats-Msg-Id`` and without expectations are published in batches to
-            streams that accept these. The PubAck of a message in a batch of several has sequence 0.
-
     Attributes:
         tally: Acknowledged messages, counted.
         has_stream: Whether a stream has acknowledged a message. No responders then mean that it has no leader. Before
@@ -126,12 +116,6 @@ class PendingAcks(AckWindow[PendingMessage]):
         """
         Send a message as soon as the window has a free slot.
 
-        Args:
-            message: Message whose subject and size were checked; its headers and ``reply`` are not used.
-            block: Header block, which was checked; ``b""`` without headers.
-            tag: Object to keep with the message.
-            attempts: Number of earlier attempts, on another connection.
-
         Raises:
             DeliveryError: ``connection-closed``: the connection is closed or being drained; ``not-open``: called
                 outside of the block; ``permission-denied``: acknowledgements cannot arrive.
@@ -168,15 +152,6 @@ class PendingAcks(AckWindow[PendingMessage]):
         Send a message that the server detects a copy of, as :meth:`send` does, or return None if that has to wait.
 
         It saves a coroutine for each message. Every 64th message waits, so that nats-py sends and receives.
-
-        Args:
-            subject: Subject, which was checked.
-            data: Payload; size and header block were checked.
-            block: As for :meth:`send`; it has a ``Nats-Msg-Id`` and no expectation.
-            tag: As for :meth:`send`.
-
-        Raises:
-            DeliveryError: As :meth:`send` does.
         """
         if self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
             return None
@@ -250,12 +225,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         return bool(self._denials)
 
     def _on_denial(self, denial: Denial) -> bool:
-        """
-        Fail the messages on a denied subject, sent or not, except those that the server has received before.
-
-        Args:
-            denial: The denial. If acknowledgements cannot arrive, all messages fail.
-        """
+        """Fail the messages on a denied subject, sent or not, except those that the server has received before."""
         if denial.operation != "publish":
             return super()._on_denial(denial)
         if self._denials.add(denial):
@@ -312,12 +282,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         """
         Process the acknowledgement of messages, some of which may have failed meanwhile.
 
-        Args:
-            items: The messages.
-            ack: Their acknowledgement. Without a sequence, and not of duplicates, it leaves open which were new.
-
-        Returns:
-            Number of the messages that this acknowledgement leaves open, and that were sent once.
+        Returns the number of the messages that this acknowledgement leaves open, and that were sent once.
         """
         self.has_stream = True
         done, pop, tally = self._done, self.pending.pop, self.tally

@@ -71,14 +71,7 @@ _decode: Final = msgspec.json.Decoder(_Ack).decode
 
 
 def read_reply(subject: str, data: bytes, block: bytes) -> PubAck | DeliveryError:
-    """
-    Return the acknowledgement in a reply to a message, or the error.
-
-    Args:
-        subject: Subject of the message.
-        data: Payload of the reply.
-        block: Its header block, or ``b""``.
-    """
+    """Return the acknowledgement in a reply to a message, or the error."""
     if block and reports_no_responders(data, block):
         return DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens")
     try:
@@ -93,13 +86,7 @@ def read_reply(subject: str, data: bytes, block: bytes) -> PubAck | DeliveryErro
 
 
 def refusal(subject: str, error: dict[str, Any]) -> ApiError:
-    """
-    Return the error in a reply to a message.
-
-    Args:
-        subject: Subject of the message.
-        error: Member ``error`` of the reply.
-    """
+    """Return the error in a reply to a message."""
     number = error.get("err_code", 0)
     err_code = number if isinstance(number, int) else 0
     code = _NOT_STORED.get(err_code, ErrorCode.PUBLISH_REFUSED)
@@ -128,9 +115,6 @@ def has_copy_detection(block: bytes) -> bool:
 
     Since 2.12 nats-server checks ``Nats-Expected-Last-...`` before it checks for duplicates, so it refuses the copy of
     a stored message.
-
-    Args:
-        block: Header block of the message.
     """
     return _EXPECTATION not in block and bool(message_id(block))
 

@@ -75,20 +75,7 @@ class Prepared(msgspec.Struct, eq=False):
 
 
 class Preparation:
-    """
-    Check and encode the events of a publisher or of a batch, in any thread.
-
-    Args:
-        nc: The connection.
-        mode: As for :class:`~ce_nats.aio.Publisher`, and so are the following.
-        format: Event format.
-        dedup: Function that returns the ``Nats-Msg-Id``.
-        ttl: Function that returns the ``Nats-TTL``.
-        validate: Check of events.
-        headerless: Whether a server without headers is accepted.
-        observer: Observer of outcomes, or None.
-        added_bytes: Maximum size of the headers that are added later.
-    """
+    """Check and encode the events of a publisher or of a batch, in any thread."""
 
     def __init__(
         self,
@@ -121,12 +108,7 @@ class Preparation:
         self._has_headers = False
 
     def validated(self, event: EventLike) -> EventLike:
-        """
-        Return an event that ``validate`` accepts, with ``dataschema`` if it sets one.
-
-        Raises:
-            EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does.
-        """
+        """Return an event that ``validate`` accepts, with ``dataschema`` if it sets one."""
         return event if self._validator is None else self._validator.checked(event)
 
     def encode(
@@ -142,15 +124,6 @@ class Preparation:
     ) -> Prepared:
         """
         Encode an event, and check the size of its message.
-
-        Args:
-            event: The event to send: ``valid``, or the event that refers to its data after a claim check.
-            subject: As for :meth:`ce_nats.aio.Publisher.publish`.
-            given: The event of the caller. Failures have it, unless its data was stored: large data is not kept.
-            valid: What :meth:`validated` has returned for it.
-            headers: As for :meth:`ce_nats.aio.Publisher.publish`.
-            trace: As for :meth:`ce_nats.aio.Publisher.publish`.
-            check: Changes or refuses the message.
 
         Raises:
             EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does; as ``check`` does.
@@ -247,13 +220,7 @@ def prepare_for_stream(
     headerless: bool = False,
     trace: TraceContext | None,
 ) -> NatsMessage:
-    """
-    Return the message of an event, checked for nats-py, the server and a stream, except for its size.
-
-    Raises:
-        EncodeError: As :func:`ce_nats.aio.jetstream.publish` does.
-        DeliveryError: As :func:`ce_nats.aio.jetstream.publish` does: ``incompatible-config``.
-    """
+    """Return the message of an event, checked for nats-py, the server and a stream, except for its size."""
     if headerless and not supports_headers(nc):
         for option, function, name in (("dedup", dedup, MSG_ID), ("ttl", ttl, TTL)):
             if function is not None:

@@ -223,12 +223,7 @@ class Publisher:
         return await self._send(prepared)
 
     async def _send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
-        """
-        Send as soon as the window has a free slot; the second half of :meth:`publish`.
-
-        Raises:
-            DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
-        """
+        """Send as soon as the window has a free slot; the second half of :meth:`publish`."""
         try:
             message = prepared.kept or NatsMessage(prepared.subject, prepared.data)
             return (await self._acks.send(message, prepared.block, prepared)).ack

@@ -195,19 +195,7 @@ def framed(
     message_id: str | None = None,
     is_stored: bool = True,
 ) -> tuple[NatsMessage, bytes]:
-    """
-    Return the outgoing message and header block of a captured message. The caller checks its subject.
-
-    Args:
-        nc: The connection.
-        message: The message.
-        subject: As for :func:`replay`.
-        message_id: A new ``Nats-Msg-Id``; None keeps the one that the message has.
-        is_stored: Whether the message is published to a stream.
-
-    Raises:
-        EncodeError: As :func:`replay` does.
-    """
+    """Return the outgoing message and header block of a captured message. The caller checks its subject."""
     outgoing = NatsMessage(message.subject if subject is None else subject, message.data)
     check_subject(outgoing.subject)
     if subject is None and _REPLACEMENT in message.subject:

@@ -46,14 +46,7 @@ class Routes(Generic[L]):
         return bool(self._streams)
 
     def set_stream(self, name: str, patterns: Sequence[str], lane: L | None) -> None:
-        """
-        Set the result of a lookup, and forget the lanes of subjects, some of which may have another stream now.
-
-        Args:
-            name: Name of the stream.
-            patterns: Its subjects, which may have wildcards.
-            lane: Its lane; None if it accepts no batches.
-        """
+        """Set the result of a lookup, and forget the lanes of subjects, some of which may have another stream now."""
         self._streams.pop(name, None)
         self._streams[name] = _Stream(patterns, lane)
         self.by_subject.clear()
@@ -69,13 +62,7 @@ class Routes(Generic[L]):
         return self._streams[name].lane if name in self._streams else None
 
     def find(self, subject: str, names: Collection[str] | None = None) -> L | object | None:
-        """
-        Return the lane of the stream that listens on a subject, None if the stream has no lane, or ``UNKNOWN``.
-
-        Args:
-            subject: The subject.
-            names: Names of streams to consider; by default all.
-        """
+        """Return the lane of the stream that listens on a subject, None if the stream has no lane, or ``UNKNOWN``."""
         for name, stream in reversed(self._streams.items()):
             if (names is None or name in names) and stream.listens_on(subject):
                 return stream.lane

@@ -30,13 +30,7 @@ _ANSWER_SECONDS: Final = 2.0
 
 
 class Listeners:
-    """
-    Results of looking up streams for subjects. A subject with a stream is looked up once.
-
-    Args:
-        nc: An open connection.
-        api_prefix: First tokens of the subjects of JetStream's API.
-    """
+    """Results of looking up streams for subjects. A subject with a stream is looked up once."""
 
     def __init__(self, nc: Client, api_prefix: str) -> None:
         self._nc = nc
@@ -65,10 +59,6 @@ class Listeners:
         That no stream listens on the subject is not an error: it may be created again. The API must have found a stream
         before: an account may import subjects of a stream, and not have JetStream.
 
-        Args:
-            subject: Subject of the message.
-            timeout: Maximum seconds to wait for a response.
-
         Raises:
             NoStreamError: JetStream is not enabled, according to two responses with a pause between them.
         """
@@ -86,10 +76,6 @@ class Listeners:
 
         A server that shuts down also reports that there are none, so a second report in a later call is required. A
         missing response, for instance because permission is denied, is ignored.
-
-        Args:
-            subject: Subject of the message.
-            timeout: Maximum seconds to wait for the response.
 
         Raises:
             NoStreamError: No stream listens.
@@ -114,15 +100,7 @@ def late_error(subject: str, reason: str = "") -> DeliveryError:
 
 
 async def find_reason(nc: Client, api_prefix: str, subject: str, timeout: float) -> str:
-    """
-    Return the reason for :func:`late_error`, if JetStream's API knows it; else ``""``.
-
-    Args:
-        nc: An open connection.
-        api_prefix: First tokens of the subjects of JetStream's API.
-        subject: Subject of the message.
-        timeout: Maximum seconds to wait for each response.
-    """
+    """Return the reason for :func:`late_error`, if JetStream's API knows it; else ``""``."""
     reason = await StreamApi(nc, api_prefix, min(timeout, _ANSWER_SECONDS)).why_unacknowledged(subject)
     return f": {reason}" if reason else ""
 
@@ -135,7 +113,6 @@ async def publish_with_retry(
 
     Raises:
         NoStreamError: No stream listens.
-        nats.errors.Error: As ``js.publish()`` does.
     """
     listeners = Listeners(client_of(js), api_prefix(js))
     give_up = time.monotonic() + timeout

@@ -74,14 +74,7 @@ class Tally:
         return PublishResult(self.messages, self.duplicates, self.batched)
 
     def add(self, ack: PubAck, attempts: int, *, in_batch: bool = False) -> None:
-        """
-        Count a message of which it is known whether it was a duplicate.
-
-        Args:
-            ack: Its acknowledgement.
-            attempts: Number of times that it was sent.
-            in_batch: Whether it was acknowledged in a batch of several.
-        """
+        """Count a message of which it is known whether it was a duplicate."""
         self.messages += 1
         self.batched += in_batch
         if ack.duplicate:

@@ -36,16 +36,7 @@ _MAX_DIGITS: Final = 18
 
 
 class TokenAcks:
-    """
-    Replies to numbered messages on one connection.
-
-    Args:
-        nc: An open connection.
-        prefix: Reply subjects without the number, with a dot at the end.
-        acknowledged: Called with the numbers of acknowledged messages, and with those of them that are duplicates.
-        replied: Called with the number of a message, and payload and header block of any other reply to it.
-        denied: Called with each denial; returns True if it was that of a message or of the replies.
-    """
+    """Replies to numbered messages on one connection."""
 
     def __init__(
         self,

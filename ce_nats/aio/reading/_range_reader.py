@@ -91,12 +91,7 @@ def refuse_loss(error: DataLossError) -> None:
 
 
 class OpenConsumer:
-    """
-    The consumer through which a range is read on an existing connection.
-
-    Args:
-        nc: The connection.
-    """
+    """The consumer through which a range is read on an existing connection."""
 
     def __init__(self, nc: Client) -> None:
         self._nc = nc
@@ -129,17 +124,10 @@ async def read_range(
 
     After a lost connection or consumer, reading continues after the last batch.
 
-    Args:
-        connect: Function that connects a client; called for each attempt.
-        wanted: The range, which ends at or before the last message of the stream.
-        prefix: First tokens of the subjects of JetStream's API.
-        on_loss: Called with an error for messages that the stream removed before they were read, by a purge or its
-            limits, if that can be detected. Returns to continue, raises to end.
-        request_timeout: Maximum seconds without a message after which an attempt fails, see :class:`Patience`.
-        retry_timeout: Seconds to retry without progress.
+    ``on_loss``: Called with an error for messages that the stream removed before they were read, by a purge or its
+    limits, if that can be detected. Returns to continue, raises to end.
 
-    Yields:
-        Batches of at most 10,000 messages or about 8 MiB.
+    Yields batches of at most 10,000 messages or about 8 MiB.
 
     Raises:
         DeliveryError: ``stream-not-found``; ``permission-denied``; the error of the last attempt after
@@ -181,19 +169,7 @@ async def read_range_on(
     A range of at most 256 sequences is read through the API, without a consumer; so is a longer one if the server
     denies permission to create a consumer.
 
-    Args:
-        nc: An open connection.
-        wanted: As for :func:`read_range`.
-        prefix: As for :func:`read_range`.
-        on_loss: As for :func:`read_range`.
-        request_timeout: As for :func:`read_range`.
-        retry_timeout: As for :func:`read_range`.
-        opened: Gets the consumer.
-        headers_only: True reads the size of each payload instead, in an additional header ``Nats-Msg-Size``; through
-            the API, the payload.
-
-    Yields:
-        Batches of at most 10,000 messages or about 8 MiB.
+    Yields batches of at most 10,000 messages or about 8 MiB.
 
     Raises:
         DeliveryError: As :func:`read_range` does; ``connection-closed``.
@@ -368,7 +344,6 @@ class _Attempt:
 
         Raises:
             _NoConsumerError: The server refuses consumers.
-            DeliveryError: As :meth:`StreamApi.create_consumer` does.
         """
         try:
             with self._without_permission():

@@ -26,12 +26,7 @@ _CHECK_SECONDS: Final = 0.2
 
 
 class RawPull:
-    """
-    Pull requests on a connection, one after another.
-
-    Args:
-        nc: An open connection.
-    """
+    """Pull requests on a connection, one after another."""
 
     def __init__(self, nc: Client) -> None:
         self._nc = nc
@@ -48,14 +43,8 @@ class RawPull:
         """
         Send a pull request, and wait until it is complete.
 
-        Args:
-            subject: Subject of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
-            request: Body of the request, with ``batch``.
-            timeout: Seconds without a message after which the request fails.
-
-        Returns:
-            The messages, and the final status line without its version, or ``""`` if all messages arrived. The reply
-            subject of a message contains its sequence.
+        Returns the messages, and the final status line without its version, or ``""`` if all messages arrived. The
+        reply subject of a message contains its sequence.
 
         Raises:
             DeliveryError: ``timeout``, ``permission-denied``; ``connection-closed``, also after a reconnect.

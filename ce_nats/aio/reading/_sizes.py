@@ -24,17 +24,7 @@ async def fitting(api: StreamApi, wanted: StreamRange, size: int, timeout: float
     """
     Return the sequence up to which the messages of a range have at most a number of bytes, or the first message more.
 
-    Args:
-        api: JetStream's API.
-        wanted: The range.
-        size: Number of bytes, of subjects, headers and payloads.
-        timeout: Seconds to wait for messages.
-
-    Returns:
-        The sequence, and the number of bytes.
-
-    Raises:
-        DeliveryError: As :func:`read_range_on` does. Lost messages are not an error.
+    Returns the sequence, and the number of bytes.
     """
     total = 0
     batches = read_range_on(

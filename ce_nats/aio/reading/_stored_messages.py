@@ -30,20 +30,7 @@ _MAX_BYTES_IN_FLIGHT: Final = 24 * 2**20
 async def read_one_by_one(
     nc: Client, api: StreamApi, stream: str, subject: str, first: int, last: int
 ) -> AsyncGenerator[Stored, None]:
-    """
-    Yield the messages of a range, with requests in flight.
-
-    Args:
-        nc: An open connection.
-        api: JetStream's API on it.
-        stream: Name of the stream.
-        subject: Subject, wildcards allowed; messages on other subjects are skipped.
-        first: First stream sequence, inclusive.
-        last: Last stream sequence, inclusive; not above the last sequence of the stream.
-
-    Raises:
-        DeliveryError: As :meth:`StreamApi.state` does.
-    """
+    """Yield the messages of a range, with requests in flight."""
     in_flight: deque[asyncio.Task[Stored | None]] = deque()
     window = limit = _max_requests(nc)
     following, seen = first, first - 1  # next sequence to request; last sequence that was processed

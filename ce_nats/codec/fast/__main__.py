@@ -19,9 +19,6 @@ def functions(names: Sequence[str]) -> str:
     """
     Return the source text of the functions for attributes, each after a comment.
 
-    Args:
-        names: Names of attributes in their order; ``specversion`` may be omitted, and is then the first.
-
     Raises:
         ValueError: No event can have these attributes.
     """

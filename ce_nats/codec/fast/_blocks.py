@@ -52,15 +52,7 @@ _VERSION: Final = r" ?1\.0"
 def block_decoder(
     otherwise: BlockDecoder, mode: ContentMode | None, parse_data: bool, extension_types: ExtensionTypes | None
 ) -> BlockDecoder | None:
-    """
-    Return a function that decodes events from payloads and raw header blocks, or None for options without a fast path.
-
-    Args:
-        otherwise: Decodes the events that the fast path does not handle, with the same options.
-        mode: The content mode that the caller requires; None detects it from the headers.
-        parse_data: False returns data as bytes.
-        extension_types: Python types of extension attributes.
-    """
+    """Return a function that decodes payloads and raw header blocks, or None for options without a fast path."""
     if mode is _STRUCTURED:
         return None
     readers = _readers if parse_data else _UNPARSED
@@ -91,13 +83,7 @@ def block_decoder(
 
 
 class _RecentShapes(dict[int, _Shape]):
-    """
-    The shape that was used last, by the number of lines of the header block. It is bounded as the names of a shape are.
-
-    Args:
-        readers: Functions that decode data, by media type.
-        read_event: Decodes a JSON event.
-    """
+    """The shape that was used last, by the number of lines of the header block; bounded as the names of a shape are."""
 
     def __init__(self, readers: _Readers, read_event: _ReadEvent) -> None:
         super().__init__()
@@ -147,13 +133,7 @@ def _no_event(*_: object) -> None:
 
 
 def block_pattern(names: Sequence[str], text: str = _TEXT) -> str:
-    """
-    Return the regular expression for header blocks with these headers, in this order.
-
-    Args:
-        names: Names of all headers: at most one Content-Type, and ``ce-`` headers with valid attribute names or none.
-        text: Regular expression for values of attributes that differ in each event.
-    """
+    """Return the regular expression for header blocks with these headers, in this order."""
     found = sort_names(tuple(names))
     values = {place: _pattern_of(name, text) for place, name in zip(found.ce_places, found.attributes)}
     values.update(dict.fromkeys(found.content_type_places, _CAPTURED))
@@ -168,12 +148,7 @@ def _pattern_of(name: str, text: str) -> str:
 
 
 def block_decoder_source(names: Sequence[str]) -> str:
-    """
-    Return the source text of a function that decodes an event, or returns None if the block has other headers.
-
-    Args:
-        names: As for :func:`block_pattern`.
-    """
+    """Return the source text of a function that decodes an event, or returns None if the block has other headers."""
     found = sort_names(tuple(names))
     return _source(
         "def decode(text, payload, readers, read_event):",

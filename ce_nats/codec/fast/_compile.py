@@ -33,11 +33,6 @@ class CompiledConverters(BoundedNamesCache[Converter]):
     Cache of the functions compiled for sequences of names.
 
     The look-up raises NotHandled until a sequence of names has occurred often enough.
-
-    Args:
-        make: Compiles the function for a sequence of names.
-        uses_before_compile: Number of uses of a sequence of names before its function is compiled, if there is no flood
-            of names.
     """
 
     def __init__(self, make: Callable[[Names], Converter], uses_before_compile: int = USES_BEFORE_COMPILE) -> None:
@@ -73,12 +68,7 @@ class CompiledConverters(BoundedNamesCache[Converter]):
 
 
 def header_encoder_source(names: Sequence[str]) -> str:
-    """
-    Return the source text of a function that encodes attributes as name and value pairs of ``ce-`` headers.
-
-    Args:
-        names: Names of the attributes, valid, in their order.
-    """
+    """Return the source text of a function that encodes attributes as name and value pairs of ``ce-`` headers."""
     lines, results = header_values(names)
     return _source(
         *lines, f"return [{', '.join(f'({PREFIX + name!r}, {result})' for name, result in results.items())}]"
@@ -86,12 +76,7 @@ def header_encoder_source(names: Sequence[str]) -> str:
 
 
 def header_values(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """
-    Return the first lines of a function that encodes attributes, and the expression of each header value by attribute.
-
-    Args:
-        names: Names of the attributes, valid, in their order.
-    """
+    """Return the first lines of a function that encodes attributes, and expressions of header values by attribute."""
     variables = {name: f"v{place}" for place, name in enumerate(names)}
     results = {name: f"{name}_texts[{variable}]" if name in RULES else variable for name, variable in variables.items()}
     lines = [
@@ -106,12 +91,7 @@ def header_values(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def member_encoder_source(names: Sequence[str]) -> str:
-    """
-    Return the source text of a function that encodes attributes as a JSON event without data.
-
-    Args:
-        names: Names of the attributes, valid, in their order.
-    """
+    """Return the source text of a function that encodes attributes as a JSON event without data."""
     variables = {name: f"v{place}" for place, name in enumerate(names)}
     strings = [variable for name, variable in variables.items() if name != "time"]
     time = f', "time": {variables["time"]}' if "time" in variables else ""
@@ -130,13 +110,7 @@ def member_encoder_source(names: Sequence[str]) -> str:
 
 
 def header_decoder_source(names: Sequence[str]) -> str:
-    """
-    Return the source text of a function that decodes header values to attributes, or to None in structured mode.
-
-    Args:
-        names: Names of all headers, in the order of the values: at most one Content-Type, and ``ce-`` headers with
-            valid attribute names or none.
-    """
+    """Return the source text of a function that decodes header values to attributes, or to None in structured mode."""
     found = sort_names(tuple(names))
     headers = [f"v{place}" for place in range(len(names))]
     variables = {name: headers[place] for name, place in zip(found.attributes, found.ce_places)}

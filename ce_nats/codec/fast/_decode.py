@@ -30,16 +30,7 @@ def decode(
     parse_data: bool,
     extension_types: ExtensionTypes | None,
 ) -> DecodedEvent | None:
-    """
-    Decode the event in a message, or return None if the fast path does not handle it.
-
-    Args:
-        headers: Headers in any form.
-        payload: The payload.
-        mode: The content mode that the caller requires, not checked; None detects it from the headers.
-        parse_data: False returns data as bytes.
-        extension_types: Python types of extension attributes.
-    """
+    """Decode the event in a message, or return None if the fast path does not handle it."""
     if payload.__class__ is not bytes:
         return None
     try:

@@ -16,12 +16,7 @@ _JSON, _TEXT = DataKind.JSON, DataKind.TEXT
 
 
 def encode_headers(attributes: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    """
-    Return the name and value pairs of ``ce-`` headers, or None if the fast path does not handle the attributes.
-
-    Args:
-        attributes: Attributes, not checked.
-    """
+    """Return the name and value pairs of ``ce-`` headers, or None if the fast path does not handle the attributes."""
     try:
         pairs: list[tuple[str, str]] = header_encoders[tuple(attributes)](attributes)
         return pairs
@@ -32,11 +27,6 @@ def encode_headers(attributes: Mapping[str, Any]) -> list[tuple[str, str]] | Non
 def encode_event(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes | None:
     """
     Return the JSON event, or None if the fast path does not handle it.
-
-    Args:
-        attributes: Attributes, not checked.
-        value: Event data.
-        has_data: As for ``structured.encode``.
 
     Raises:
         EncodeError: ``invalid-data``.

@@ -24,16 +24,7 @@ from ._values import decline
 
 
 def encode_block(event: EventLike, has_message_id: bool) -> tuple[bytes, bytes] | None:
-    """
-    Return the header block of an event in binary mode, and its payload, or None if the fast path does not handle it.
-
-    Args:
-        event: The event, not checked.
-        has_message_id: True adds a ``Nats-Msg-Id`` with the result of ``dedup_id``, as the last header.
-
-    Raises:
-        EncodeError: As ``to_nats_message`` does for an object that is not an event, and for the data.
-    """
+    """Return header block and payload of an event in binary mode, or None if the fast path does not handle it."""
     attributes, value, has_data = attributes_data_and_presence(event)
     try:
         block = (blocks_with_id if has_message_id else blocks_without_id)[tuple(attributes)](attributes)
@@ -59,13 +50,7 @@ _encoders: Final = BoundedCache(_encoder_of_data)
 
 
 def block_encoder_source(names: Sequence[str], *, has_message_id: bool) -> str:
-    """
-    Return the source text of a function that encodes attributes as a header block.
-
-    Args:
-        names: Names of the attributes, valid, in their order.
-        has_message_id: As for :func:`encode_block`.
-    """
+    """Return the source text of a function that encodes attributes as a header block."""
     lines, results = header_values(names)
     place = {name: f"v{number}" for number, name in enumerate(names)}
     # Evaluated first: it declines sources that percent-encoding refuses.

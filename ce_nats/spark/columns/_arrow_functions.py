@@ -19,10 +19,7 @@ def arrow_function(work: Callable[..., pa.Array], result: DataType, what: str) -
     """
     Return a column function that calls a function of Arrow arrays.
 
-    Args:
-        work: Accepts arrays and returns an array of the same length. It is sent to workers, so it must be picklable.
-        result: Spark type of the returned array.
-        what: Name of the calling function, for the error.
+    ``work``: Accepts arrays and returns an array of the same length. It is sent to workers, so it must be picklable.
 
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.

@@ -22,16 +22,7 @@ EVENT_COLUMN: Final = "__ce_nats_event"
 def add_fields(
     df: DataFrame, event: Column, names: Sequence[str], error: str, failure: Callable[[Column], Column] | None
 ) -> DataFrame:
-    """
-    Add the fields of a struct to the rows as columns.
-
-    Args:
-        df: The messages.
-        event: The struct, computed from columns of ``df``.
-        names: Names of the new columns, one for each field.
-        error: Name of the field with the error code.
-        failure: Returns an error text for an error code; a row with a code then fails the query. None keeps such rows.
-    """
+    """Add the fields of a struct to the rows as columns."""
     if failure is None:
         return df.select("*", F.inline(F.array(event)).alias(*names))
     decoded = F.col(EVENT_COLUMN)

@@ -110,14 +110,7 @@ def _local_path(jar: Path) -> Path:
 
 
 def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
-    """
-    Return the event in a message as :data:`._schema.EVENT`, in the active session.
-
-    Args:
-        headers: The headers, of a type that :func:`._schema.check_headers` accepts.
-        data: The payload.
-        types: Declared types of extension attributes, by name.
-    """
+    """Return the event in a message as :data:`._schema.EVENT`, in the active session."""
     return _call(SparkSession.active(), _FROM_NATS, headers, data, types)
 
 
@@ -129,17 +122,7 @@ def explode(
     types: Mapping[str, DataType],
     failure: Callable[[Column], Column] | None,
 ) -> DataFrame:
-    """
-    Return messages with the columns of :data:`._schema.FLAT` and of declared extensions added.
-
-    Args:
-        df: The messages.
-        headers: Their headers.
-        data: Their payloads.
-        prefix: Prefix of the names of the new columns.
-        types: Declared types of extension attributes, by name.
-        failure: As for :func:`._inline.add_fields`.
-    """
+    """Return messages with the columns of :data:`._schema.FLAT` and of declared extensions added."""
     event = _call(df.sparkSession, _EVENT_COLUMNS, headers, data, types)
     names = [prefix + name for name in (*FLAT.fieldNames(), *types)]
     return add_fields(df, event, names, "error", failure)

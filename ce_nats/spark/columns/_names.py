@@ -19,10 +19,6 @@ def column_of(names: Container[str], name: Column | str) -> Column:
 
     A column with exactly this name has precedence. Otherwise the name is resolved as by ``F.col``: in any case, and
     with dots for the fields of a struct.
-
-    Args:
-        names: Names of the columns of the DataFrame.
-        name: The name.
     """
     if not isinstance(name, str):
         return name

@@ -93,9 +93,7 @@ def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column
     """
     Return event structs that a Python function decodes row by row.
 
-    Args:
-        decode: Accepts the values of the columns in a row. It is sent to workers, so it must be picklable.
-        columns: The columns.
+    ``decode``: Accepts the values of the columns in a row. It is sent to workers, so it must be picklable.
 
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.

@@ -38,11 +38,6 @@ def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> C
     """
     Return the event in a message as :data:`._schema.EVENT`.
 
-    Args:
-        headers: The headers, of a type that :func:`._schema.check_headers` accepts.
-        data: The payload, BINARY or STRING.
-        types: Declared types of extension attributes, by name.
-
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """

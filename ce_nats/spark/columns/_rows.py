@@ -41,12 +41,7 @@ _OUT_OF_RANGE: Final = datetime(1, 1, 1, tzinfo=_OutOfRange())
 
 
 def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
-    """
-    Return event structs as Python values, for :func:`event_of`.
-
-    Args:
-        events: Structs of a type that :func:`._schema.check_event` accepts.
-    """
+    """Return event structs as Python values, for :func:`event_of`."""
     columns = {
         field.name: (
             event_rows(column) if field.name == "attributes" and pa.types.is_struct(field.type) else _values(column)

@@ -48,10 +48,6 @@ class BadRows:
     """
     The rows of a task, as a context manager: leaving the block without an exception makes the file visible.
 
-    Args:
-        folder: As :func:`check_folder` returns it.
-        name: Name of the file, without its suffix.
-
     Attributes:
         count: Number of rows.
         first: Error of the first row, or ``""``.

@@ -92,9 +92,6 @@ class Connection(ConnectionSettings):
         """
         Read the options of a data source.
 
-        Args:
-            options: Options by name, in any case; other options are ignored.
-
         Raises:
             ValueError: An option is missing or malformed, or two options exclude each other. The text does not contain
                 values that may be secret.
@@ -119,10 +116,6 @@ class Connection(ConnectionSettings):
     async def connect(self, client: Client, **options: Any) -> None:
         """
         Connect a client of nats-py, without automatic reconnects. Every server is tried at most twice.
-
-        Args:
-            client: A client that was never connected.
-            options: Further options of nats-py's ``connect()``.
 
         Raises:
             DeliveryError: ``connection-failed`` or ``authentication-failed``; without a cause, because the cause may
@@ -158,11 +151,6 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 def read_boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """
     Return the value of an option that must be ``true`` or ``false``, in any case.
-
-    Args:
-        options: Options by name in lower case.
-        name: Name of the option as documented.
-        default: Value if the option is not given.
 
     Raises:
         ValueError: The value is not valid.

@@ -47,14 +47,7 @@ class Limits:
         With a maximum number of bytes, a stream gets at least one message if it has a backlog, so that no large message
         stops a stream.
 
-        Args:
-            states: States of the streams.
-            begins: Sequence of each stream before those to read.
-            backlogs: Number of sequences to read from each stream.
-            fit: Finds the end of a stream's share of the bytes.
-
-        Returns:
-            The number of sequences for each stream, at most its backlog.
+        Returns the number of sequences for each stream, at most its backlog.
         """
         most = [backlog if self.max_messages is None else min(backlog, self.max_messages) for backlog in backlogs]
         if self.max_bytes is not None:
@@ -80,10 +73,6 @@ class Waiting:
     Decide whether messages wait for the minimum of a micro-batch.
 
     The delay begins when the first of them is seen, so a restarted query waits anew.
-
-    Args:
-        limits: The limits.
-        clock: Returns seconds.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -92,12 +81,7 @@ class Waiting:
         self._since: float | None = None
 
     def continues(self, unread: int) -> bool:
-        """
-        Return whether the messages have to wait.
-
-        Args:
-            unread: Number of messages that a micro-batch without limits would read.
-        """
+        """Return whether the messages have to wait."""
         minimum = self._limits.min_messages
         if minimum is None or not 0 < unread < minimum:
             self._since = None
@@ -114,12 +98,7 @@ def shares(backlogs: Sequence[int], limit: int) -> list[int]:
     """
     Divide a limit among streams: equal shares, but no stream gets more than its backlog.
 
-    Args:
-        backlogs: Number of sequences to read from each stream.
-        limit: Number of sequences to divide.
-
-    Returns:
-        A share for each stream. Their sum is ``limit``, or the sum of the backlogs if it is smaller.
+    Returns a share for each stream. Their sum is ``limit``, or the sum of the backlogs if it is smaller.
     """
     granted = [0] * len(backlogs)
     by_backlog = sorted(range(len(backlogs)), key=backlogs.__getitem__)

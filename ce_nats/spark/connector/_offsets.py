@@ -70,18 +70,8 @@ def advance(
     """
     Return the end offset of the next batch. Positions never decrease, unless a stream was deleted and created again.
 
-    Args:
-        start: Offset up to which the query has read. A stream that is not in it is read from its beginning; a stream
-            that is not in ``states`` keeps its position.
-        states: States of the streams to read, by name.
-        subjects: Subject patterns to read; empty for all subjects.
-        limits: Limits of the batch, of which sequences count as messages; None for no limits.
-        target: Offset at which the query stops, or None.
-        skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, not before the given
-            one, up to which there are no messages to read, so that a long gap is skipped at once.
-        fit: Finds the end of a number of bytes.
-        on_loss: Called for a stream that was replaced or lost messages. It returns to continue the query, or raises to
-            stop it.
+    ``on_loss``: Called for a stream that was replaced or lost messages. It returns to continue the query, or raises to
+    stop it.
     """
     begins, ends = _spans(start, states, target, on_loss)
     if limits is not None and not limits.allow(states.values(), [ends[name] - begins[name] for name in states]):
@@ -96,11 +86,7 @@ def check_subjects(start: Offset, streams: Iterable[str], subjects: Sequence[str
     """
     Check that a query does not read more subjects than before its restart: earlier messages on them would be missing.
 
-    Args:
-        start: Offset up to which the query has read.
-        streams: Names of the streams to read.
-        subjects: Subject patterns to read; empty for all subjects.
-        on_loss: Called for a stream with other subjects. It returns to continue the query, or raises to stop it.
+    ``on_loss``: Called for a stream with other subjects. It returns to continue the query, or raises to stop it.
     """
     for name in streams:
         part = start.get(name, {})
@@ -133,12 +119,7 @@ def ranges(
     """
     Return the ranges between two offsets, without sequences that have been removed since.
 
-    Args:
-        start: As for :func:`advance`.
-        end: From :func:`advance`.
-        states: States of the streams that :func:`changed` returns, by name; others are not read.
-        subjects: Subject patterns that do not overlap.
-        on_loss: Called for removed sequences. It returns to continue the query, or raises to stop it.
+    ``on_loss``: Called for removed sequences. It returns to continue the query, or raises to stop it.
     """
     found = []
     for name, state in states.items():

@@ -43,11 +43,6 @@ def find_streams(
     """
     Return the names of the streams to read, ordered: those of the options, or those that match the pattern.
 
-    Args:
-        read_options: Options.
-        existing: Returns the names of the streams of the account; only called for a pattern.
-        known: Streams that the query has read. Those that match are returned even if they do not exist any more.
-
     Raises:
         ValueError: No stream matches the pattern.
     """
@@ -75,12 +70,6 @@ def batch_ranges(
     """
     Return the ranges to read for a table.
 
-    Args:
-        read_options: Options.
-        states: States of the streams to read, by name.
-        requests: Resolves positions by time.
-        on_loss: Called for messages that the options select and that have been removed.
-
     Raises:
         ValueError: The options have positions by stream, but not for these streams, or a stream has no message at or
             after the instant to start at, and the options forbid that.
@@ -104,12 +93,7 @@ def batch_ranges(
 
 
 def first_offset(read_options: ReadOptions, states: dict[str, StreamState], requests: Requests) -> Offset:
-    """
-    Return the start offset of a new streaming query.
-
-    Raises:
-        ValueError: As :func:`batch_ranges`.
-    """
+    """Return the start offset of a new streaming query."""
     offset = {}
     for name, starting in read_options.starting.of(states).items():
         # 0 means the beginning of the stream when the first batch is read.

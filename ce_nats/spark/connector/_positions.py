@@ -83,11 +83,6 @@ def read_positions(given: Mapping[str, str], which: str, default: str) -> Positi
     """
     Read the options ``startingOffsets`` and ``startingTimestamp``, or those for the end.
 
-    Args:
-        given: Options by name in lower case.
-        which: ``starting`` or ``ending``.
-        default: Position if neither is given.
-
     Raises:
         ValueError: An option is malformed, or both are given.
     """

@@ -83,10 +83,6 @@ class ReadOptions:
         """
         Read the options of a data source.
 
-        Args:
-            options: Options by name, in any case; other options are ignored.
-            streaming: True for a streaming query, False for a table.
-
         Raises:
             ValueError: An option is missing or malformed, or two options exclude each other.
         """

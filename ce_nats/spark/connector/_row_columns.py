@@ -54,10 +54,6 @@ class RowColumns:
         """
         Find the columns, and check their types. Names are case-insensitive; one in exact spelling has precedence.
 
-        Args:
-            schema: Columns of the rows.
-            has_subject: Whether the option ``subject`` is given.
-
         Raises:
             ValueError: A column is missing, or duplicated in different case.
             TypeError: A column has the wrong type.

@@ -50,14 +50,7 @@ class RowEncoder:
     """
     Encoder of rows.
 
-    Args:
-        columns: Columns of the rows.
-        subject: Subject of rows without one, for events also a template; or ``""``.
-        content_mode: Content mode of events.
-        dedup: Whether messages get a ``Nats-Msg-Id``.
-        row_ids: First part of the ids of messages that are not events, unique for the write and the task.
-        reject: Called with a row, as a batch of one, and the reason why it cannot be encoded; None raises the reason.
-        keep_instructions: Whether headers that instruct the server are sent.
+    ``reject``: Called with a row, as a batch of one, and the reason why it cannot be encoded; None raises the reason.
 
     Attributes:
         stripped: Number of messages so far without such headers that the rows have.
@@ -92,11 +85,6 @@ class RowEncoder:
     ) -> Iterator[Frames]:
         """
         Yield the frames of batches, numbered from 0 on.
-
-        Args:
-            batches: Rows.
-            reply_prefix: As for :func:`ce_nats.wire._frames.frames_of`.
-            max_payload: Maximum number of bytes of a message; None sets no limit.
 
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-subject``, ``forbidden-subject``,
@@ -165,12 +153,7 @@ class RowEncoder:
         return f"{self._row_ids}-{number}-{digest}"
 
     def messages(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """
-        Return subjects, lines of header blocks, and payloads of a batch that has only the used columns.
-
-        Raises:
-            EncodeError: As :meth:`frames` does.
-        """
+        """Return subjects, lines of header blocks, and payloads of a batch that has only the used columns."""
         given = self._given_subjects(batch)
         encoded = self._encoded(batch)
         lines, payloads = encoded.lines, encoded.payloads

@@ -352,14 +352,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
                 time.sleep(_POLL_SECONDS)
 
     def _states(self, names: Sequence[str], known: Container[str]) -> dict[str, StreamState]:
-        """
-        Return states by name, without those of deleted streams.
-
-        Args:
-            names: Names of the streams.
-            known: Streams whose deletion is a loss. Another one was deleted after it was found by its pattern, or it is
-                in the options, and its absence is an error.
-        """
+        """Return states by name, without those of deleted streams."""
         states = self._streams.states(names, optional=names if self._read_options.pattern else known)
         for name in names:
             if name not in states and name in known:

@@ -35,9 +35,6 @@ class Streams:
 
     A lost connection is established again, and an unanswered request is retried, for ``retry_timeout`` seconds. If the
     server was never reached, the first failure is an error.
-
-    Args:
-        connection: Settings of the connection.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -51,10 +48,6 @@ class Streams:
     def states(self, names: Sequence[str], optional: Container[str] = ()) -> dict[str, StreamState]:
         """
         Return the states of streams, by name.
-
-        Args:
-            names: Names of the streams.
-            optional: Names of streams that are omitted from the result if they do not exist.
 
         Raises:
             DeliveryError: ``stream-not-found``, or the server did not answer.
