@@ -224,7 +224,7 @@ class ClaimCheck:
             DecodeError: ``unsupported-dataref``: the ``dataref`` is not an object in this bucket, or a link;
                 ``data-too-large``: the data has more than ``max_size`` bytes; ``digest-mismatch``: the object is
                 damaged, or not the one that the sender has stored; as :func:`ce_nats.from_nats_message` does, for data
-                that is not JSON as its ``datacontenttype`` says.
+                of a JSON type that is not JSON.
             DeliveryError: ``object-not-found``: the object was deleted; ``stream-not-found``: there is no such bucket;
                 ``unexpected-answer``: the metadata of the object is malformed; ``temporarily-unavailable``: other
                 clients replaced the object during each of five reads; ``no-responders``, ``timeout``;

@@ -46,7 +46,7 @@ class ThreadBridge(Generic[T]):
     first item is not read before a thread waits for it.
 
     Attributes:
-        limit: As the argument; ``on_wake`` may change it.
+        limit: Maximum number of items that are read ahead; ``on_wake`` may change it.
     """
 
     def __init__(self, loop: Loop, limit: int, name: str, on_wake: Callable[[], None] | None = None) -> None:

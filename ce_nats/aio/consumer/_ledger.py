@@ -145,7 +145,7 @@ class Ledger:
         new, recheck, is_late = len(entries), False, False
         is_plain = False  # the first one also tells the connection of those that wait
         for entry in entries:
-            # As _arrive() does, without a call: almost all messages are delivered for the first time.
+            # As _add() does, without a call: almost all messages are delivered for the first time.
             if is_plain and entry.deliveries == 1 and entry.sequence not in known:
                 known[entry.sequence] = entry
                 self.waiting += 1

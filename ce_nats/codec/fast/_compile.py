@@ -232,7 +232,7 @@ def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[Names], Conver
 
 
 def is_handled(names: Names, found: SortedNames) -> bool:
-    """Return whether the fast path decodes messages with these headers; a size stands for a payload elsewhere."""
+    """Return whether the fast path decodes messages with these headers; with a size the payload may be elsewhere."""
     if len(found.content_type_places) > 1 or SIZE_HEADER in names:
         return False
     return not found.attributes or are_valid_names(found.attributes)
