@@ -64,7 +64,7 @@ async def publish_with_ce_nats(
 async def encode(js: JetStreamContext, events: list[CloudEvent], mode: ContentMode) -> None:
     publisher = Publisher(js, mode=mode)
     for event in events:
-        publisher._preparation.encode(event, PLAIN, given=event, valid=event, headers=None, trace=None)
+        publisher._preparation.encode(publisher._preparation.validated(event), PLAIN, headers=None, trace=None)
 
 
 async def measured(js: JetStreamContext, run: Callable[[], Awaitable[None]]) -> tuple[float, float]:

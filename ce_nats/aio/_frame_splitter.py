@@ -27,9 +27,7 @@ _OPERATIONS: Final = frozenset((b"MSG", b"HMSG"))
 _M_OR_H: Final = b"MH"
 _CR: Final = ord("\r")
 _ERROR: Final = b"-"  # the first byte of -ERR
-_WORDS: Final = 6  # of HMSG with a reply subject
 _MIN_WORDS: Final = 4  # of MSG without a reply subject
-_NO_WORDS: Final = [b""]
 # A line without an end is an error beyond this length. Servers limit lines of clients to 4,096 bytes by default.
 _MAX_LINE: Final = 64 * 2**10
 _MAX_PLAIN_LINE: Final = 4096
@@ -180,31 +178,33 @@ def _take_messages(data: bytes, at: int, line: re.Match[bytes], wanted: list[Raw
 
     Returns the index after them: of the end, of another operation, or of a message that is incomplete or unusual.
     """
-    _, subject, sid, reply, headers, length = line.groups()
-    words = [b"HMSG", subject, sid, reply or b"", headers or b"0", length]
-    start = line.end()
+    _, subject, sid, found, headers, length = line.groups()
+    reply, start = found or b"", line.end()
+    middle, end = start + int(headers or 0), start + int(length)
     find, has_at, add = data.find, data.startswith, wanted.append
     while True:
-        middle, end = start + int(words[4]), start + int(words[5])
         if middle > end or not has_at(b"\r\n", end):
             return at
-        add((words[1], words[3], data[middle:end], data[start:middle] or None))
+        add((subject, reply, data[middle:end], data[start:middle] or None))
         at = end + 2
         start = find(b"\n", at) + 1
-        is_plain = 0 < start < at + _MAX_PLAIN_LINE and data[start - 2] == _CR
-        words = data[at : start - 2].split(b" ") if is_plain else _NO_WORDS
-        if words[0] == b"MSG":
-            words.insert(-1, b"0")
-        if len(words) == _WORDS - 1:
-            words.insert(3, b"")
-        if not (
-            len(words) == _WORDS
-            and words[2] == sid
-            and words[0] in _OPERATIONS
-            and words[1]
-            and words[4].isdigit()
-            and words[5].isdigit()
-        ):
+        if not 0 < start < at + _MAX_PLAIN_LINE or data[start - 2] != _CR:
+            return at
+        words = data[at : start - 2].split(b" ")
+        count = len(words)
+        if count < _MIN_WORDS or words[2] != sid or not words[1] or not words[-1].isdigit():
+            return at
+        subject, middle, end = words[1], start, start + int(words[-1])
+        if words[0] == b"HMSG" and words[-2].isdigit():
+            middle += int(words[-2])
+            count -= 1
+        elif words[0] != b"MSG":
+            return at
+        if count == _MIN_WORDS:
+            reply = b""
+        elif count == _MIN_WORDS + 1:
+            reply = words[3]
+        else:
             return at
 
 

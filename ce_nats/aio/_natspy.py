@@ -198,6 +198,11 @@ def subscription_id(subscription: Subscription) -> int:
     return int(_get(subscription, "_id"))
 
 
+def has_subscription(nc: Client, sid: int) -> bool:
+    """Return whether a connection has a subscription, which it loses when it is closed."""
+    return sid in _get(nc, "_subs")
+
+
 def is_unsubscribed(subscription: Subscription) -> bool:
     """Return whether the program has unsubscribed."""
     return bool(_get(subscription, "_closed"))
@@ -466,7 +471,6 @@ def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> Non
         task.add_done_callback(done)
 
 
-ChunkHook: TypeAlias = Callable[[bytes], tuple[bytes, bool]]
 # Called with messages of one subscription, in order.
 Receive: TypeAlias = Callable[[list[RawMessage]], None]
 
@@ -475,9 +479,9 @@ class _Reading:
     """
     Everything that a client receives, before nats-py parses it; created by :meth:`of`.
 
-    Messages of subscriptions with a receiver are taken out first. What is left is passed to the hooks, and what these
-    leave to nats-py. All of them see the bytes from the beginning of an operation on, so that a payload is never read
-    as operations; it is installed for the life of the client, and only its receivers and hooks change.
+    Messages of subscriptions with a receiver are taken out, and nats-py gets what is left. Bytes are read from the
+    beginning of an operation on, so that a payload is never read as operations; it is installed for the life of the
+    client, and only its receivers change.
     """
 
     def __init__(self, nc: Client) -> None:
@@ -490,8 +494,6 @@ class _Reading:
         self._parse, self._reset = protocol.parse, protocol.reset
         self._splitter: FrameSplitter | None = None
         self._receivers: dict[bytes, Receive] = {}
-        self._hooks: list[ChunkHook] = []
-        self._kept = b""
         protocol.parse, protocol.reset = self.parse, self.reset
         protocol.reading = self
 
@@ -500,10 +502,6 @@ class _Reading:
         """Return that of a client."""
         found = getattr(_get(nc, "_ps"), "reading", None)
         return found if isinstance(found, cls) else cls(nc)
-
-    def add_hook(self, hook: ChunkHook) -> None:
-        """Call a hook from the next bytes on."""
-        self._hooks.append(hook)
 
     def set_receiver(self, sid: int, receive: Receive | None) -> None:
         """Call a receiver with the messages of a subscription from the next bytes on; None removes it."""
@@ -521,8 +519,6 @@ class _Reading:
             data, unread, is_malformed = unread, b"", False
             if self._receivers or self._splitter is not None:
                 data, unread, is_malformed = self._take_messages(data)
-            if data and self._hooks and self._protocol.state == parser.AWAITING_CONTROL_LINE:
-                data = self._call_hooks(data)
             if data:
                 await self._parse(data)
             if is_malformed:
@@ -530,7 +526,6 @@ class _Reading:
 
     def reset(self) -> None:
         """Forget the first part of an operation; in place of nats-py's function."""
-        self._kept = b""
         if self._splitter is not None:
             self._splitter.reset()
         self._reset()
@@ -541,7 +536,8 @@ class _Reading:
             self._splitter = FrameSplitter()
             protocol = self._protocol
             if protocol.state == parser.AWAITING_CONTROL_LINE:
-                data = self._with_kept(data)
+                data = bytes(protocol.buf) + data
+                protocol.buf.clear()
             else:
                 self._splitter.skip(protocol.needed + len(_CRLF) - len(protocol.buf))
         found = self._splitter.feed(data, self._has_receiver)
@@ -549,24 +545,6 @@ class _Reading:
             if messages:
                 self._deliver(sid, messages)
         return found.rest, found.unread, found.is_malformed
-
-    def _with_kept(self, data: bytes) -> bytes:
-        """Return bytes with the first part of their operation, if a hook or nats-py has kept it."""
-        buffer = self._protocol.buf
-        if self._kept or buffer:
-            data = b"".join((self._kept, buffer, data))
-            self._kept = b""
-            buffer.clear()
-        return data
-
-    def _call_hooks(self, data: bytes) -> bytes:
-        data = self._with_kept(data)
-        for hook in self._hooks:
-            data, is_part = hook(data)
-            if is_part:
-                self._kept = data
-                return b""
-        return data
 
     def _has_receiver(self, sid: bytes) -> bool:
         """Return whether a receiver gets the messages; nats-py counts those of a subscription with a maximum."""
@@ -589,19 +567,6 @@ class _Reading:
             receive(messages)
         except (Exception, asyncio.CancelledError):
             _log.exception("receiver of subscription %s failed; %d messages are lost", int(sid), len(messages))
-
-
-def set_chunk_hook(nc: Client, hook: ChunkHook) -> None:
-    """
-    Call a function with everything that is received, before nats-py parses it.
-
-    Messages of subscriptions with a receiver, see :func:`receive_raw`, do not arrive there.
-
-    ``hook``: Called with received bytes that begin with an operation. Processes operations at the beginning, and
-    returns the other bytes, and whether they are a part of an operation: then they are passed again, with the bytes
-    that follow; otherwise nats-py parses them. Must not raise: an exception ends nats-py's read loop.
-    """
-    _Reading.of(nc).add_hook(hook)
 
 
 def receive_raw(nc: Client, sid: int, receive: Receive | None) -> None:

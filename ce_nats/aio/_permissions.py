@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import nats.errors
 from nats.aio.client import Client
@@ -111,6 +111,7 @@ class ConnectionWatch:
         # Operations that fail when the connection is closed, with the target for the error text.
         self._waiting: dict[asyncio.Future[DeliveryError], str] = {}
         self._closing: asyncio.Task[None] | None = None
+        self._shared: dict[object, object] = {}
         # The last violation after which the connection was restored, and its time.
         self._violation: Exception | None = None
         self._violated_at = 0.0
@@ -129,6 +130,12 @@ class ConnectionWatch:
         """Return the watch of a connection. It replaces the connection's ``error_cb``, and calls it."""
         owner = getattr(error_callback(nc), "__self__", None)
         return owner if isinstance(owner, cls) else cls(nc)
+
+    def shared(self, kind: Callable[[Client], T]) -> T:
+        """Return the object of a class that all operations of the connection share."""
+        if kind not in self._shared:
+            self._shared[kind] = kind(self._nc)
+        return cast(T, self._shared[kind])
 
     def add(self, listener: Listener) -> None:
         """Call a listener with each denial, until it is removed."""

@@ -149,7 +149,7 @@ class Connection:
 
     async def _open(self) -> None:
         try:
-            await self._window.start()
+            await self._window.open()
             self._session = await Session.open(self._nc, self._identity)
         except BaseException:
             await self._window.close()

@@ -24,7 +24,6 @@ from ..aio._errors import delivery_errors
 from ..aio._foreign_subjects import check_foreign_subject
 from ..aio._permissions import ConnectionWatch, answered
 from ..aio._util.supervising import supervise
-from ..aio.publishing._ack_window import is_no_responders
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
 from ._options import check_count, check_kind, check_seconds
@@ -45,6 +44,7 @@ _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseRespons
 _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 # Characters that valid NATS subjects may have and the server rejects in channel names.
 _NOT_IN_CHANNELS: Final = re.compile("[*>/]")
+_NO_RESPONDERS: Final = "503"
 _PROTOCOL: Final = 1
 # Interval of checks whether the NATS connection is closed.
 _TICK_SECONDS: Final = 0.1
@@ -236,7 +236,7 @@ class Session:
                 await self.nc.publish(message.reply)
 
     async def _on_ping_reply(self, message: Msg) -> None:
-        if is_no_responders(message):
+        if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
             return
         try:
             text = PingResponse.decode(message.data).error

@@ -11,7 +11,8 @@ from typing import Final
 from nats.aio.client import Client
 
 from ..aio._errors import delivery_errors
-from ..aio.publishing._ack_window import AckWindow, Pending, reports_no_responders
+from ..aio._reply_inbox import ReplyInbox, reports_no_responders
+from ..aio._reply_window import Pending, ReplyWindow
 from ..errors import DecodeError, DeliveryError, ErrorCode, StanError
 from ._session import new_id
 from .wire import PubAck
@@ -23,40 +24,52 @@ _PREFIX: Final = "_STAN.acks"
 
 class _PendingMessage(Pending, eq=False):
     """
-    An unacknowledged message.
+    An unacknowledged message. It fails when it is due.
 
     Attributes:
         guid: Id of the message.
-        give_up: Time at which it fails without an acknowledgement, in seconds of ``time.monotonic()``.
-        on_failure: Called with the StanError, which the future gets as well.
+        ack: Future of the guid, or of a StanError.
+        on_failure: Called with the StanError.
     """
 
     guid: str
-    give_up: float
+    ack: asyncio.Future[str]
     on_failure: Callable[[StanError], object]
 
 
-class Window(AckWindow[_PendingMessage]):
+class Window:
     """
-    At most ``size`` unacknowledged messages. The result of a message's ``ack`` is its guid, or a StanError.
+    At most ``size`` unacknowledged messages.
 
     Each message has a separate reply subject, so that a refusal without a guid can be attributed.
     """
 
-    _name = "stan: acknowledgements"
-
     def __init__(self, nc: Client, *, size: int, ack_timeout: float) -> None:
-        super().__init__(nc, size)
+        self._nc = nc
         self._ack_timeout = ack_timeout
+        self._inbox: ReplyInbox | None = None
+        self._window: ReplyWindow[_PendingMessage] = ReplyWindow(
+            size, name="stan: acknowledgements", read=_read, check=self._check, done=_end
+        )
+        self.wait_for_slot, self.drain = self._window.wait_for_slot, self._window.drain
 
-    async def start(self) -> None:
+    async def open(self) -> None:
         """
-        Subscribe to acknowledgements.
+        Begin to receive acknowledgements, on a subject of the protocol.
 
         Raises:
             DeliveryError: ``connection-closed``: the NATS connection.
         """
-        await self.open(f"{_PREFIX}.{new_id()}")
+        self._inbox = ReplyInbox(self._nc, f"{_PREFIX}.{new_id()}")
+        await self._window.open(self._inbox)
+
+    async def close(self) -> None:
+        """Unsubscribe, and cancel the futures of pending messages."""
+        for item in self._window.unacknowledged.items.values():
+            item.ack.cancel()
+        await self._window.close()
+        if self._inbox is not None:
+            await self._inbox.close()
 
     async def send(
         self, guid: str, subject: str, message: bytes, on_failure: Callable[[StanError], object]
@@ -70,48 +83,64 @@ class Window(AckWindow[_PendingMessage]):
             DeliveryError: ``connection-closed``: the NATS connection; ``buffer-full``; ``permission-denied``:
                 acknowledgements cannot be received.
         """
-        if self._failure is not None:
-            raise self._failure
+        messages = self._window.unacknowledged
+        if messages.failure is not None:
+            raise _as_own(messages.failure)
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        token = self._add(_PendingMessage(subject, ack, guid, time.monotonic() + self._ack_timeout, on_failure))
+        due = time.monotonic() + self._ack_timeout
+        item = messages.add(_PendingMessage(messages.new_token(), subject, due, guid, ack, on_failure))
         try:
-            with delivery_errors(subject, self.nc):
-                await self.nc.publish(subject, message, self._prefix + token)
+            with delivery_errors(subject, self._nc):
+                await self._nc.publish(subject, message, self._window.prefix + item.token)
         except BaseException:
-            self._drop(token)
+            self._window.drop(item)
             raise
         return ack
 
     def fail_all(self, text: str) -> None:
         """Fail all pending messages, which can no longer be acknowledged; each may have been stored."""
-        self._fail_all(StanError(ErrorCode.TIMEOUT, text))
+        self._window.finish_all(StanError(ErrorCode.TIMEOUT, text))
 
-    def _receive(self, token: str, data: bytes, block: bytes) -> None:
-        if reports_no_responders(data, block):
-            self._fail(token, StanError(ErrorCode.NO_RESPONDERS, "stan: no server listens"))
-            return
-        try:
-            ack = PubAck.decode(data)
-        except DecodeError as error:
-            _log.warning("a malformed acknowledgement was dropped: %s", error)
-            return
-        if ack.error:
-            self._fail(token, StanError(ErrorCode.PUBLISH_REFUSED, ack.error))
-        elif ack.guid == self.pending[token].guid:
-            self._finish(token, ack.guid)
-        else:
-            _log.warning("an acknowledgement of another message was dropped: %r", ack.guid)
-
-    def _failed(self, item: _PendingMessage, error: DeliveryError) -> None:
-        assert isinstance(error, StanError)
-        item.on_failure(error)
-
-    def _as_own(self, error: DeliveryError) -> DeliveryError:
-        own = StanError(error.code, error.message)
-        own.__cause__ = error.__cause__
-        return own
-
-    async def _check(self) -> None:
-        while (token := next(iter(self.pending), None)) and self.pending[token].give_up <= time.monotonic():
+    def _check(self, now: float) -> None:
+        for item in self._window.unacknowledged.due(now):
             # It may have been stored.
-            self._fail(token, StanError(ErrorCode.TIMEOUT, "stan: publish ack timeout"))
+            self._window.finish(item, StanError(ErrorCode.TIMEOUT, "stan: publish ack timeout"))
+
+
+def _read(item: _PendingMessage, data: bytes, block: bytes) -> str | StanError | None:
+    """Return the outcome in a reply."""
+    if reports_no_responders(data, block):
+        return StanError(ErrorCode.NO_RESPONDERS, "stan: no server listens")
+    try:
+        ack = PubAck.decode(data)
+    except DecodeError as error:
+        _log.warning("a malformed acknowledgement was dropped: %s", error)
+        return None
+    if ack.error:
+        return StanError(ErrorCode.PUBLISH_REFUSED, ack.error)
+    if ack.guid == item.guid:
+        return ack.guid
+    _log.warning("an acknowledgement of another message was dropped: %r", ack.guid)
+    return None
+
+
+def _end(item: _PendingMessage, outcome: str | DeliveryError) -> None:
+    """Report the outcome of a message."""
+    is_awaited = not item.ack.done()
+    if isinstance(outcome, str):
+        if is_awaited:
+            item.ack.set_result(outcome)
+        return
+    error = _as_own(outcome)
+    if is_awaited:
+        item.ack.set_exception(error)
+        item.ack.exception()  # otherwise asyncio logs it if the future is not awaited
+    item.on_failure(error)
+
+
+def _as_own(error: DeliveryError) -> StanError:
+    if isinstance(error, StanError):
+        return error
+    own = StanError(error.code, error.message)
+    own.__cause__ = error.__cause__
+    return own

@@ -123,8 +123,8 @@ class AtomicBatch:
         """
         check_process(self._link.loop, "atomic batch")
         self._batch._check_open(subject)
-        valid = self._batch._preparation.validated(event)
-        sent = valid if self._claim_check is None else self._claim_check.check_in(valid)
-        expected = expected_last_subject_sequence
+        outgoing = self._batch._preparation.validated(event)
+        if self._claim_check is not None:
+            outgoing = outgoing.with_reference(self._claim_check.check_in(outgoing.event))
         with self._lock:
-            self._batch._add(sent, subject, expected, given=event, valid=valid, headers=headers, trace=trace)
+            self._batch._add(outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace)

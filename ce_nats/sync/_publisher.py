@@ -156,9 +156,10 @@ class Publisher:
         if sender.publisher.failures:
             sender.loop.run(sender.raise_failures)
         preparation = sender.publisher._preparation
-        valid = preparation.validated(event)
-        sent = valid if self._claim_check is None else self._claim_check.check_in(valid)
-        sender.queue.put(preparation.encode(sent, subject, given=event, valid=valid, headers=headers, trace=trace))
+        outgoing = preparation.validated(event)
+        if self._claim_check is not None:
+            outgoing = outgoing.with_reference(self._claim_check.check_in(outgoing.event))
+        sender.queue.put(preparation.encode(outgoing, subject, headers=headers, trace=trace))
 
     def flush(self) -> None:
         """

@@ -54,15 +54,13 @@ async def test_many_events_are_stored_in_order(connection, channel, make_event, 
 
 async def test_publishing_waits_for_room_in_the_window(nc, client_id, channel, make_event):
     async with await stan.connect(nc, CLUSTER, client_id, window=3) as connection:
-        pending = set()
+        futures = []
         highest = 0
         for number in range(50):
-            future = await connection.publish_async(make_event(number), channel)
-            pending.add(future)
-            future.add_done_callback(pending.discard)
-            highest = max(highest, len(connection._window.pending))
+            futures.append(await connection.publish_async(make_event(number), channel))
+            highest = max(highest, sum(not future.done() for future in futures))
         assert highest == 3
-    assert not pending
+    assert all(future.done() for future in futures)
 
 
 async def test_end_of_the_block_waits_for_acknowledgements_after_an_exception(nc, client_id, channel, make_event):

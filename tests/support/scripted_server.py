@@ -34,7 +34,7 @@ class ScriptedServer:
         while data := await reader.read(65536):
             for frame in frames.feed(data):
                 if frame.op == "SUB":
-                    self.sids[frame.subject.removesuffix("*")] = frame.sid
+                    self.sids[frame.subject.rstrip("*>")] = frame.sid
                 elif frame.op == "PING":
                     writer.write(b"PONG\r\n")
                 elif frame.op in {"PUB", "HPUB"}:
@@ -51,12 +51,19 @@ class ScriptedServer:
             self.send(frame, line)
 
     def send(self, frame, line):
-        sid = next(sid for inbox, sid in self.sids.items() if frame.reply.startswith(inbox))
         if line is NO_RESPONDERS:
             block = b"NATS/1.0 503\r\n\r\n"
-            self.writer.write(f"HMSG {frame.reply} {sid} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
+            head = f"HMSG {frame.reply} {self.sid(frame.reply)} {len(block)} {len(block)}\r\n"
+            self.writer.write(head.encode() + block + b"\r\n")
         else:
-            self.writer.write(encode_hmsg(frame.reply, sid, json.dumps(line).encode(), None))
+            self.writer.write(encode_hmsg(frame.reply, self.sid(frame.reply), json.dumps(line).encode(), None))
+
+    def reply(self, subject, payload):
+        """Answer with bytes, and without headers, as a stream does."""
+        self.writer.write(f"MSG {subject} {self.sid(subject)} {len(payload)}\r\n".encode() + payload + b"\r\n")
+
+    def sid(self, subject):
+        return next(sid for inbox, sid in self.sids.items() if subject.startswith(inbox))
 
     async def receives(self, number):
         while len(self.received) < number:

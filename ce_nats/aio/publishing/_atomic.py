@@ -23,7 +23,7 @@ from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_jetstream, check_positive
 from ._atomic_commit import AtomicCommit, BatchAck, batch_lines
 from ._atomic_lookup import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, EXPECTED_SUBJECT_SEQUENCE
-from ._prepare import DedupId, Preparation, Prepared, TimeToLive
+from ._prepare import DedupId, Outgoing, Preparation, Prepared, TimeToLive
 
 # The server's default.
 MAX_EVENTS: Final = 1000
@@ -185,9 +185,10 @@ class AtomicBatch:
             ValueError: ``expected_last_subject_sequence`` is below 0.
         """
         self._check_open(subject)
-        valid = self._preparation.validated(event)
-        sent = valid if self._claim_check is None else await self._claim_check.check_in(valid)
-        self._add(sent, subject, expected_last_subject_sequence, given=event, valid=valid, headers=headers, trace=trace)
+        outgoing = self._preparation.validated(event)
+        if self._claim_check is not None:
+            outgoing = outgoing.with_reference(await self._claim_check.check_in(outgoing.event))
+        self._add(outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace)
 
     def _check_open(self, subject: str | SubjectTemplate) -> None:
         if not self._is_open:
@@ -195,16 +196,14 @@ class AtomicBatch:
 
     def _add(
         self,
-        event: EventLike,
+        outgoing: Outgoing,
         subject: str | SubjectTemplate,
         expected: int | None,
         *,
-        given: EventLike,
-        valid: EventLike,
         headers: HeadersLike,
         trace: TraceContext | None,
     ) -> None:
-        """Add an event, in any thread, but in one at once; for ``given`` and ``valid`` see :class:`Preparation`."""
+        """Add an event, in any thread, but in one at once."""
         self._check_open(subject)
         if len(self._entries) >= MAX_EVENTS:
             raise EncodeError(
@@ -217,9 +216,7 @@ class AtomicBatch:
                 _expect(message, expected)
             self._check(message)
 
-        entry = self._preparation.encode(
-            event, subject, given=given, valid=valid, headers=headers, trace=trace, check=check
-        )
+        entry = self._preparation.encode(outgoing, subject, headers=headers, trace=trace, check=check)
         message = entry.message
         if identifier := message.headers.get(MSG_ID):
             self._positions[identifier] = len(self._entries)

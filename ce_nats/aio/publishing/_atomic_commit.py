@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -27,9 +27,10 @@ from .. import _server_codes as codes
 from .._errors import delivery_errors
 from .._natspy import api_prefix, client_of
 from .._permissions import ConnectionWatch
+from .._reply_inbox import ReplyInbox, reports_no_responders
+from .._reply_window import Pending, ReplyWindow
 from .._util.pausing import pause
 from ..core._publish import publish_with_block
-from ._ack_window import AckWindow, Pending, reports_no_responders
 from ._atomic_lookup import (
     BATCH_COMMIT,
     BATCH_ID,
@@ -108,17 +109,17 @@ class _Failed:
 
 class _Part(Pending, eq=False):
     """
-    A message of a batch that has no reply.
+    A message of a batch that has no reply. The attempt fails when it is due.
 
     Attributes:
+        ack: Future that is done when it has a reply: the acknowledgement for the last message, None for others.
         position: Position in the batch, from 0.
         size: Size in bytes.
-        due: Time at which the attempt fails without a reply, in seconds of ``time.monotonic()``.
     """
 
+    ack: asyncio.Future[BatchAck | None]
     position: int
     size: int
-    due: float
 
 
 class _Reply(msgspec.Struct):
@@ -133,7 +134,7 @@ class _Reply(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Reply).decode
 
 
-class Attempt(AckWindow[_Part]):
+class Attempt:
     """
     One attempt to store a batch, under a new id.
 
@@ -141,121 +142,119 @@ class Attempt(AckWindow[_Part]):
         batch_id: The id.
     """
 
-    _name = "atomic batch"
-
     def __init__(self, nc: Client, batch: Sequence[tuple[NatsMessage, bytes]], stream: str, ack_timeout: float) -> None:
-        super().__init__(nc, _MAX_PARTS)
-        self._stream = stream
         self.batch_id = uuid4().hex
+        self._nc = nc
         self._batch = batch
+        self._stream = stream
         self._ack_timeout = ack_timeout
+        self._window: ReplyWindow[_Part] = ReplyWindow(
+            _MAX_PARTS, name="atomic batch", read=self._read, check=self._check, done=self._end
+        )
         self._bytes = 0
-        self._failed_part: _Failed | None = None
-
-    @property
-    def is_full(self) -> bool:
-        return super().is_full or self._bytes >= _MAX_BYTES
+        self._failed: _Failed | None = None
 
     async def run(self) -> BatchAck | _Failed:
         """Send the batch, and return its acknowledgement, or the failure."""
         try:
-            await self.open(self.nc.new_inbox())
+            await self._window.open(ReplyInbox.of(self._nc))
             return await self._send_all()
         except DeliveryError as error:  # of this client; the commit, which is the last message, was not sent
             return _Failed(error)
         finally:
-            await self.close()
+            await self._window.close()
 
     async def _send_all(self) -> BatchAck | _Failed:
         last = len(self._batch) - 1
         for position in range(last):
             part = await self._send(position)
             # The first reply tells whether the server knows batches.
-            await (asyncio.wait((part.ack,)) if position == 0 else self.wait_for_slot())
-            if self._failed_part is not None:
-                return self._failed_part
+            await (asyncio.wait((part.ack,)) if position == 0 else self._window.wait_while(self._is_full))
+            if self._failed is not None:
+                return self._failed
         part = await self._send(last)
         await asyncio.wait((part.ack,))
         error = part.ack.exception()
         if error is None:
-            ack: BatchAck = part.ack.result()
+            ack = part.ack.result()
+            assert ack is not None
             return ack
         assert isinstance(error, DeliveryError)
-        failed = self._failed_part or _Failed(error)
-        is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and self._failure is None)
-        return failed if is_final else _Failed(error, may_be_stored=True)
+        has_failed = self._window.unacknowledged.failure is not None
+        is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and not has_failed)
+        return (self._failed or _Failed(error)) if is_final else _Failed(error, may_be_stored=True)
+
+    def _is_full(self) -> bool:
+        return self._window.is_full or self._bytes >= _MAX_BYTES
 
     def _is_last(self, position: int) -> bool:
         return position == len(self._batch) - 1
 
     async def _send(self, position: int) -> _Part:
-        if self._failure is not None:
-            raise self._failure
+        parts = self._window.unacknowledged
+        if parts.failure is not None:
+            raise parts.failure
         message, block = self._batch[position]
         block = block[:-2] + batch_lines(self.batch_id, position, is_last=self._is_last(position)) + b"\r\n"
-        part = _Part(
-            message.subject,
-            asyncio.get_running_loop().create_future(),
-            position,
-            len(block) + len(message.data),
-            time.monotonic() + self._ack_timeout,
-        )
-        token = self._add(part)
-        self._bytes += part.size
+        ack: asyncio.Future[BatchAck | None] = asyncio.get_running_loop().create_future()
+        due, size = time.monotonic() + self._ack_timeout, len(block) + len(message.data)
+        part = parts.add(_Part(parts.new_token(), message.subject, due, ack, position, size))
+        self._bytes += size
         try:
-            with delivery_errors(message.subject, self.nc):
-                await publish_with_block(self.nc, message, block, self._prefix + token)
+            with delivery_errors(message.subject, self._nc):
+                await publish_with_block(self._nc, message, block, self._window.prefix + part.token)
         except BaseException:
-            self._drop(token)
+            self._window.drop(part)
             raise
         return part
 
-    def _receive(self, token: str, data: bytes, block: bytes) -> None:
-        part = self.pending[token]
+    def _read(self, part: _Part, data: bytes, block: bytes) -> BatchAck | DeliveryError | Literal[True] | None:
+        """Return the outcome in a reply; True for a message before the last one."""
         is_commit = self._is_last(part.position)
         if reports_no_responders(data, block):
-            self._fail(token, DeliveryError(ErrorCode.NO_RESPONDERS, f"{part.subject}: no stream listens"))
-            return
+            return DeliveryError(ErrorCode.NO_RESPONDERS, f"{part.subject}: no stream listens")
         if not data and not is_commit:
-            self._finish(token, None)
-            return
+            return True
         try:
             found = _decode(data)
         except msgspec.MsgspecError:
-            found = _Reply()
+            return None  # of another subscriber of the subject, which may reply first
         if found.error:
             error = refusal(part.subject, found.error)
             if found.stream not in ("", self._stream):
                 text = f"{part.subject}: the event was sent to stream {found.stream}"
                 error = _with_number(ApiError(ErrorCode.INVALID_BATCH, text), error)
-            self._fail(token, error)
-        elif is_commit and found.batch == self.batch_id and found.count == len(self._batch):
+            return error
+        if is_commit and found.batch == self.batch_id and found.count == len(self._batch):
             first = found.seq - found.count + 1
-            self._finish(token, BatchAck(found.stream, first, found.seq, self.batch_id, found.domain))
-        elif found.stream and not found.batch:
+            return BatchAck(found.stream, first, found.seq, self.batch_id, found.domain)
+        if found.stream and not found.batch:
             which = f"the event at position {part.position}"
             text = f"stream {found.stream} has stored {which} at once, with sequence {found.seq}"
-            self._fail(token, DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text))
-        # Any other reply is not from a stream: another subscriber of the subject may reply first.
+            return DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
+        return None
 
-    def _acknowledged(self, item: _Part, ack: Any) -> None:
-        self._bytes -= item.size
+    def _end(self, part: _Part, outcome: BatchAck | DeliveryError | Literal[True]) -> None:
+        """Note the outcome of a message; the first failure is that of the attempt."""
+        self._bytes -= part.size
+        if isinstance(outcome, DeliveryError):
+            part.ack.set_exception(outcome)
+            part.ack.exception()  # otherwise asyncio logs it: those between the first and the last are not awaited
+            if self._failed is None:
+                is_of_batch = self._is_last(part.position) and outcome.code is not ErrorCode.INVALID_BATCH
+                self._failed = _Failed(outcome, None if is_of_batch else part.position)
+        else:
+            part.ack.set_result(outcome if isinstance(outcome, BatchAck) else None)
 
-    def _failed(self, item: _Part, error: DeliveryError) -> None:
-        self._bytes -= item.size
-        if self._failed_part is None:
-            is_of_batch = self._is_last(item.position) and error.code is not ErrorCode.INVALID_BATCH
-            self._failed_part = _Failed(error, None if is_of_batch else item.position)
-
-    async def _check(self) -> None:
-        now = time.monotonic()
-        for token, part in list(self.pending.items()):
-            if self.nc.is_closed:
-                self._fail(token, ConnectionWatch.of(self.nc).closed_error(part.subject))
-            elif now >= part.due:
-                violation = ConnectionWatch.of(self.nc).violation_since(part.due - self._ack_timeout)
-                text = f"{part.subject}: no acknowledgement arrived in time{violation}"
-                self._fail(token, DeliveryError(ErrorCode.TIMEOUT, text))
+    def _check(self, now: float) -> None:
+        watch, parts = ConnectionWatch.of(self._nc), self._window.unacknowledged
+        if self._nc.is_closed:
+            for part in list(parts.items.values()):
+                self._window.finish(part, watch.closed_error(part.subject))
+        for part in parts.due(now):
+            text = f"{part.subject}: no acknowledgement arrived in time"
+            violation = watch.violation_since(part.due - self._ack_timeout)
+            self._window.finish(part, DeliveryError(ErrorCode.TIMEOUT, text + violation))
 
 
 E = TypeVar("E", bound=ApiError)

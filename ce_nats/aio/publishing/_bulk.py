@@ -9,6 +9,7 @@ duplicate window. Messages are numbered, and written as frames in large pieces, 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from bisect import bisect_right
 from collections import deque
@@ -25,15 +26,15 @@ from ...subjects import check_subject
 from ...wire._frames import Frames, frames_of
 from ...wire.nats import encode_header_block
 from .._connect import disconnect
-from .._natspy import send_publish
+from .._natspy import RawMessage, send_publish
 from .._permissions import ConnectionWatch, Denial
+from .._reply_inbox import Replies, ReplyInbox
 from .._util.pausing import pause
 from ..core._publish import check_sizes
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
 from ._tally import PublishResult
-from ._token_acks import TokenAcks
 
 _PAUSE_SECONDS: Final = 0.2
 _TICK_SECONDS: Final = 0.1
@@ -42,6 +43,12 @@ _PIECE_BYTES: Final = 2**18
 _HELD_BYTES: Final = 2**25
 # Frames that are made at once from a sequence of messages.
 _PIECE_MESSAGES: Final = 500
+# Whether a payload is an acknowledgement as nats-server writes it. Group: whether the message is a duplicate.
+_DOMAIN: Final = rb'(?:, ?"domain": ?"[^"\\]*")?'
+_match_ack: Final = re.compile(
+    rb'\{"stream": ?"[^"\\]+"' + _DOMAIN + rb', ?"seq": ?[0-9]+' + _DOMAIN + rb'(, ?"duplicate": ?true)?\}'
+).fullmatch
+_MAX_DIGITS: Final = 18
 
 
 class BulkPublisher:
@@ -70,9 +77,9 @@ class BulkPublisher:
         self._api_prefix = api_prefix
         self.next_number = 0
         self._next_unsent = 0
-        self._prefix = ""
+        self._inbox = self._prefix = ""
         self._client: Client | None = None
-        self._acks: TokenAcks | None = None
+        self._replies: Replies | None = None
         self._listeners: Listeners | None = None
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._has_stream = False
@@ -240,6 +247,24 @@ class BulkPublisher:
 
     # --- Acknowledgements ---------------------------------------------------------------------------------------------
 
+    def _receive(self, messages: list[RawMessage]) -> None:
+        numbers: list[int] = []
+        duplicates: list[int] = []
+        length = len(self._prefix)
+        for subject, _, data, block in messages:
+            token = subject[length:]
+            if not token.isdigit() or len(token) > _MAX_DIGITS:
+                continue  # of another client
+            number, ack = int(token), _match_ack(data)
+            if ack is None:
+                self._reply(number, data, block or b"")
+                continue
+            numbers.append(number)
+            if ack[1]:
+                duplicates.append(number)
+        if numbers:
+            self._acknowledge(numbers, duplicates)
+
     def _acknowledge(self, numbers: list[int], duplicates: Iterable[int] = ()) -> None:
         for number in set(duplicates):
             # A copy that was resent does not count as a duplicate.
@@ -284,11 +309,7 @@ class BulkPublisher:
             self._lookups.pop(subject, None)
 
     def _deny(self, denial: Denial) -> bool:
-        """Fail if a message was denied, or if acknowledgements cannot arrive."""
-        replies = f"{self._prefix}*"
-        if denial.is_subscription(replies):
-            self._fail(denial.error(replies))
-            return True
+        """Fail if a message was denied."""
         for number in sorted(self._pending):
             subject = self._subject(number)
             if denial.is_publish(subject):
@@ -393,24 +414,24 @@ class BulkPublisher:
         return self._client
 
     async def _open_acks(self, client: Client) -> None:
-        # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
-        self._prefix = self._prefix or f"{client.new_inbox()}."
         self._sent.clear()
         self._listeners = Listeners(client, self._api_prefix)
-        self._acks = TokenAcks(
-            client, self._prefix, acknowledged=self._acknowledge, replied=self._reply, denied=self._deny
-        )
-        await self._acks.open()
+        # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
+        self._inbox = self._inbox or client.new_inbox()
+        inbox = ReplyInbox(client, self._inbox)
+        self._replies = Replies(inbox, "publisher", self._receive, denied=self._deny, fail=self._fail)
+        await self._replies.open()
+        self._prefix = self._replies.prefix
 
     async def _disconnect(self) -> None:
         for task in self._lookups.values():
             task.cancel()
         await asyncio.gather(*self._lookups.values(), return_exceptions=True)
-        if self._acks is not None:
-            await self._acks.close()
+        if self._replies is not None:
+            self._replies.close()
         if self._client is not None:
             await disconnect(self._client)
-        self._client = self._acks = None
+        self._client = self._replies = None
 
 
 def _block(message: NatsMessage) -> bytes:

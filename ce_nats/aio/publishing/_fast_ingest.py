@@ -13,20 +13,16 @@ streams are looked up again before anything is resent, and the messages go to th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, cast
-
-import nats.errors
-from nats.aio.subscription import Subscription
 
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode
 from .._jetstream_api import StreamApi, StreamOnSubject
 from .._natspy import RawMessage, before_close, is_server_from
 from .._permissions import Denial
-from ._ack_window import subscribe_replies, unsubscribe_replies
+from .._reply_inbox import Replies, ReplyInbox
 from ._lane import PING, Lane, Owner
 from ._pending_message import PendingMessage
 from ._routes import UNKNOWN, Routes
@@ -71,8 +67,14 @@ class FastIngest:
         # Subjects that the server maps to those of other streams.
         self._unbatched: set[str] = set()
         self._lock = asyncio.Lock()
-        self._inbox = ""
-        self._subscription: Subscription | None = None
+        self._replies: Replies | None = None
+        self._forget: Callable[[], None] = lambda: None
+
+    def open(self) -> None:
+        """Receive replies; those to other messages of the owner are received already."""
+        inbox, fail = ReplyInbox.of(self._nc), self._owner.fail_all
+        self._replies = Replies(inbox, "publisher", self._on_replies, denied=lambda _: False, fail=fail)
+        self._replies.add()
         self._forget = before_close(self._nc, self._write_all)
 
     async def look_up(self, subject: str) -> Lane | None:
@@ -119,7 +121,7 @@ class FastIngest:
     async def _add(self, found: StreamOnSubject) -> Lane | None:
         """Set the result of a lookup, and return the lane of the stream."""
         lane = None
-        if found.accepts_batches and await self._subscribed():
+        if found.accepts_batches:
             lane = self._routes.lane_of(found.name) or self._new_lane(found.name, found.last)
         self._set_stream(found.name, found.subjects, lane)
         return lane
@@ -132,7 +134,8 @@ class FastIngest:
                 self._routes.remember(subject, one)
 
     def _new_lane(self, stream: str, last: int) -> Lane:
-        lane = Lane(self._owner, self._inbox, stream, last, self._renew, flow=self._flow, ack_timeout=self._ack_timeout)
+        inbox = "" if self._replies is None else self._replies.prefix[:-1]
+        lane = Lane(self._owner, inbox, stream, last, self._renew, flow=self._flow, ack_timeout=self._ack_timeout)
         self._lanes.append(lane)
         return lane
 
@@ -141,21 +144,13 @@ class FastIngest:
             self._without_stream = self._new_lane("", 0)
         return self._without_stream
 
-    async def _subscribed(self) -> bool:
-        """Subscribe to the replies, once; return False if that is not possible."""
-        if self._subscription is None:
-            self._inbox = self._nc.new_inbox()
-            with suppress(nats.errors.Error):
-                self._subscription = await subscribe_replies(self._nc, f"{self._inbox}.>", self._on_replies)
-        return self._subscription is not None
-
-    async def close(self) -> None:
-        """End open batches, without waiting for their acknowledgements, and unsubscribe."""
+    def close(self) -> None:
+        """End open batches, without waiting for their acknowledgements."""
         self._forget()
         for lane in self._lanes:
             lane.close()
-        if self._subscription is not None:
-            await unsubscribe_replies(self._nc, self._subscription)
+        if self._replies is not None:
+            self._replies.close()
 
     def _write_all(self) -> None:
         """Write the messages that wait; called before the connection is closed."""
@@ -174,7 +169,7 @@ class FastIngest:
 
     def _on_replies(self, messages: list[RawMessage]) -> None:
         for message in messages:
-            self._owner.guard(partial(self._receive, message))
+            self._receive(message)
 
     def _receive(self, message: RawMessage) -> None:
         subject, _, data, block = message

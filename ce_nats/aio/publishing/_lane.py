@@ -34,7 +34,7 @@ from ...errors import DeliveryError, ErrorCode
 from ...wire.nats import write_publish
 from .. import _server_codes as codes
 from .._natspy import write_publish_frame
-from ._ack_window import reports_no_responders
+from .._reply_inbox import reports_no_responders
 from ._atomic_lookup import EXPECTED_SEQUENCE
 from ._pending_message import PendingMessage, is_not_stored, message_id, refusal, uncertain
 from ._prepare import MAX_HEADER_BYTES
@@ -86,7 +86,9 @@ class Owner(Protocol):
 
     def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> int: ...
 
-    def fail(self, token: str, error: DeliveryError) -> None: ...
+    def fail(self, item: PendingMessage, error: DeliveryError) -> None: ...
+
+    def fail_all(self, error: DeliveryError) -> None: ...
 
     def fail_late(self, item: PendingMessage) -> None: ...
 
@@ -516,7 +518,7 @@ class Lane:
             item.last_error = error
             self._resume_at = time.monotonic() + PAUSE_SECONDS
         else:
-            self._owner.fail(item.token, error if not item.attempts else uncertain(item.subject, error))
+            self._owner.fail(item, error if not item.attempts else uncertain(item.subject, error))
             self._progress_at = time.monotonic()
 
     def _restart(self, *, is_failure: bool = False) -> None:

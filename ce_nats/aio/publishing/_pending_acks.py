@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -24,26 +24,23 @@ from ...message import NatsMessage
 from .._errors import delivery_errors
 from .._natspy import FrameBuffer, send_buffer
 from .._permissions import ConnectionWatch, Denial
-from ._ack_window import AckWindow
+from .._reply_inbox import ReplyInbox
+from .._reply_window import ReplyWindow
 from ._denials import Denials
 from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
+from ._stream_lookup import PAUSE_SECONDS, StreamSearch, late_error
 from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
 _YIELD_MESSAGES: Final = 64
 # Size of nats-py's buffer at which publishers wait until it is sent.
 _BUFFER_BYTES: Final = 2**21
-# Interval of lookups whether JetStream is enabled.
-_LOOK_SECONDS: Final = 1.0
-# Subjects of messages that are not acknowledged, whose streams are looked up.
-_MAX_REASONS: Final = 16
 
 
-class PendingAcks(AckWindow[PendingMessage]):
+class PendingAcks:
     """
     Unacknowledged messages to streams, as an asynchronous context manager.
 
@@ -53,12 +50,10 @@ class PendingAcks(AckWindow[PendingMessage]):
     may be stored.
 
     Attributes:
+        nc: The connection.
+        pending: Unacknowledged messages by token, oldest first.
         tally: Acknowledged messages, counted.
-        has_stream: Whether a stream has acknowledged a message. No responders then mean that it has no leader. Before
-            that, JetStream's API is asked whether a stream listens.
     """
-
-    _name = "publisher"
 
     def __init__(
         self,
@@ -71,46 +66,55 @@ class PendingAcks(AckWindow[PendingMessage]):
         api_prefix: str = DEFAULT_PREFIX,
         fast_ingest: bool = False,
     ) -> None:
-        super().__init__(nc, window)
+        self.nc = nc
         self.tally = Tally()
-        self.has_stream = False
         self._done = done
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
-        self._api_prefix = api_prefix
-        self._listeners = Listeners(nc, api_prefix)
-        self._lookups: set[str] = set()
-        self._look_again = 0.0
-        self._reasons: dict[str, str] = {}  # why messages are not acknowledged, by subject
+        self._window: ReplyWindow[PendingMessage] = ReplyWindow(
+            window,
+            name="publisher",
+            read=self._read,
+            check=self._check,
+            done=self._end,
+            denied=self._on_denial,
+        )
+        self.pending = self._window.unacknowledged.items
+        self._search = StreamSearch(nc, api_prefix, ack_timeout, self.start_task, self._fail_unsent)
         self._unyielded = 0
-        self._loop: asyncio.AbstractEventLoop
         self._frames = FrameBuffer(nc)
         self._denials = Denials()
         self._fast: FastIngest | None = None
         # Under another prefix, subjects and replies may be mapped between accounts.
-        self._may_batch = fast_ingest and api_prefix == DEFAULT_PREFIX
+        if fast_ingest and api_prefix == DEFAULT_PREFIX:
+            self._fast = FastIngest(self, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
 
     async def __aenter__(self) -> PendingAcks:
-        self._loop = asyncio.get_running_loop()
-        await self.open(self.nc.new_inbox())
-        if self._may_batch:
-            self._fast = FastIngest(
-                self, window=self._size, ack_timeout=self._ack_timeout, retry_timeout=self._retry_timeout
-            )
+        await self._window.open(ReplyInbox.of(self.nc))
+        if self._fast is not None:
+            self._fast.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        try:
-            if self._fast is not None:
-                await self._fast.close()
-        finally:
-            await self.close()
+        if self._fast is not None:
+            self._fast.close()
+        for item in self.pending.values():
+            item.ack.cancel()
+        await self._window.close()
+
+    @property
+    def is_full(self) -> bool:
+        return self._window.is_full
+
+    async def wait_for_slot(self) -> None:
+        """Wait until a message may be added, or the block is left."""
+        await self._window.wait_for_slot()
 
     async def drain(self) -> None:
         """Wait until nothing is pending."""
         if self._fast is not None:
             self._fast.commit()
-        await super().drain()
+        await self._window.drain()
 
     async def send(self, message: NatsMessage, block: bytes, tag: Any = None, *, attempts: int = 0) -> PendingMessage:
         """
@@ -121,7 +125,7 @@ class PendingAcks(AckWindow[PendingMessage]):
                 outside of the block; ``permission-denied``: acknowledgements cannot arrive.
         """
         subject = message.subject
-        fast = self._fast if self._is_open else None
+        fast = self._fast if self._window.is_open else None
         is_batched = fast is not None and has_copy_detection(block)
         if fast is not None and not is_batched:
             await fast.emptied(subject)
@@ -133,17 +137,17 @@ class PendingAcks(AckWindow[PendingMessage]):
             await send_buffer(self.nc)
         lane = None
         while True:  # while it waits, the subject may move to another stream, or the window be filled
-            if fast is not None and is_batched and self._is_open:
+            if fast is not None and is_batched and self._window.is_open:
                 lane = fast.routes.get(subject, UNKNOWN)
                 if lane is UNKNOWN:
                     await fast.look_up(subject)
                     continue
-            if len(self.pending) < self._size or not self._is_open:
+            if not self._window.is_full or not self._window.is_open:
                 break
             await self.wait_for_slot()
-        if self._failure is not None:
-            raise self._failure
-        if not self._is_open:
+        if self._window.unacknowledged.failure is not None:
+            raise self._window.unacknowledged.failure
+        if not self._window.is_open:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher must be used inside of its block")
         return self._start(subject, message.data, block, tag, attempts, lane if isinstance(lane, Lane) else None)
 
@@ -153,11 +157,11 @@ class PendingAcks(AckWindow[PendingMessage]):
 
         It saves a coroutine for each message. Every 64th message waits, so that nats-py sends and receives.
         """
-        if self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
+        window, nc = self._window, self.nc
+        if self._unyielded + 1 >= _YIELD_MESSAGES or window.is_full:
             return None
         lane = None if self._fast is None else self._fast.routes.get(subject, UNKNOWN)
-        nc = self.nc
-        if lane is UNKNOWN or self._failure is not None or not self._is_open:
+        if lane is UNKNOWN or window.unacknowledged.failure is not None or not window.is_open:
             return None
         if not nc.is_connected or nc.pending_data_size > _BUFFER_BYTES:
             return None
@@ -168,12 +172,10 @@ class PendingAcks(AckWindow[PendingMessage]):
         self, subject: str, data: bytes, block: bytes, tag: Any, attempts: int, lane: Lane | None
     ) -> PendingMessage:
         """Send a message now, or in a batch."""
-        now = time.monotonic()
-        ack: asyncio.Future[PubAck] = asyncio.Future(loop=self._loop)
+        now, nc, token = time.monotonic(), self.nc, self._window.unacknowledged.new_token()
+        ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         give_up, due = now + self._retry_timeout, now + self._ack_timeout
-        item = PendingMessage(subject, ack, data, block, tag, give_up, due, attempts)
-        item.token = self._add(item)
-        nc = self.nc
+        item = self.pending[token] = PendingMessage(token, subject, due, ack, data, block, tag, give_up, attempts)
         if lane is not None and not lane.is_disabled and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
             item.is_batched = True
             lane.add(item)
@@ -184,7 +186,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         try:
             self._publish(item)
         except Exception:
-            self._drop(item.token)
+            self._window.drop(item)
             with delivery_errors(subject, nc):  # not around the call: it takes as long as the call
                 raise
         return item
@@ -193,7 +195,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         data, block = item.data, item.block
         # As wire.nats.write_publish() does, without a frame for each message.
         sizes = f"{len(block)} {len(block) + len(data)}" if block else len(data)
-        line = f"{'HPUB' if block else 'PUB'} {item.subject} {self._prefix}{item.token} {sizes}\r\n"
+        line = f"{'HPUB' if block else 'PUB'} {item.subject} {self._window.prefix}{item.token} {sizes}\r\n"
         try:
             self._frames.write(line.encode(), block, data)
         except nats.errors.OutboundBufferLimitError:
@@ -203,19 +205,31 @@ class PendingAcks(AckWindow[PendingMessage]):
             item.attempts += 1
             item.last_error = None
 
-    def _receive(self, token: str, data: bytes, block: bytes) -> None:
-        item = self.pending[token]
+    def _read(self, item: PendingMessage, data: bytes, block: bytes) -> PubAck | DeliveryError | None:
+        """Return the outcome in a reply, or None if the message is to be resent."""
         outcome = read_reply(item.subject, data, block)
         if isinstance(outcome, PubAck):
-            self.has_stream = True
-            self._listeners.note_stream(item.subject)
-            self._finish(token, outcome)
-        elif not is_not_stored(outcome):
-            self._fail(token, outcome)
-        else:
-            self._retry_later(item, outcome)
+            self._search.note_stored(item.subject)
+        elif is_not_stored(outcome):
+            item.last_error = outcome
+            item.attempts = max(0, item.attempts - 1)
+            item.due = min(item.due, time.monotonic() + PAUSE_SECONDS)
             if outcome.code is ErrorCode.NO_RESPONDERS:
                 self.look_for_stream(item.subject)
+            return None
+        return outcome
+
+    def _end(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
+        """Report the outcome of a message."""
+        is_awaited = not item.ack.done()
+        if isinstance(outcome, PubAck):
+            if is_awaited:
+                item.ack.set_result(outcome)
+            self.tally.add(outcome, item.attempts)
+        elif is_awaited:
+            item.ack.set_exception(outcome)
+            item.ack.exception()  # otherwise asyncio logs it if the future is not awaited
+        self._done(item, outcome)
 
     # --- Denied permissions -------------------------------------------------------------------------------------------
 
@@ -226,8 +240,6 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     def _on_denial(self, denial: Denial) -> bool:
         """Fail the messages on a denied subject, sent or not, except those that the server has received before."""
-        if denial.operation != "publish":
-            return super()._on_denial(denial)
         if self._denials.add(denial):
             return True
         batched = [] if self._fast is None else list(self._fast.sent())
@@ -243,7 +255,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         """Wait until the server has processed all messages, and fail the denied ones."""
         try:
             await send_buffer(self.nc)
-            if self._is_open:  # nats-py ignores a cancellation
+            if self._window.is_open:  # nats-py ignores a cancellation
                 await self.nc.flush(max(1, math.ceil(self._ack_timeout)))
         except (nats.errors.Error, asyncio.TimeoutError, OSError):
             self._denials.forget(denial)  # the server denies the messages again when they are resent
@@ -252,31 +264,29 @@ class PendingAcks(AckWindow[PendingMessage]):
         for item in denied:
             item.attempts -= 1
         waiting = {id(item) for item in accepted}
-        for token, item in list(self.pending.items()):
+        for item in list(self.pending.values()):
             if denial.is_publish(item.subject) and id(item) not in waiting:
-                self._fail_unstored(token, denial.error(item.subject))
+                self._fail_unstored(item, denial.error(item.subject))
         if self._fast is not None:
             self._fast.after_denial(denial)
 
-    def _fail_unstored(self, token: str, error: DeliveryError) -> None:
+    def _fail_unstored(self, item: PendingMessage, error: DeliveryError) -> None:
         """Fail a message whose last attempt was not stored."""
-        item = self.pending[token]
-        self._fail(token, uncertain(item.subject, error) if item.attempts else error)
-
-    def _acknowledged(self, item: PendingMessage, ack: Any) -> None:
-        self.tally.add(ack, item.attempts)
-        self._done(item, ack)
-
-    def _failed(self, item: PendingMessage, error: DeliveryError) -> None:
-        self._done(item, error)
-
-    def _retry_later(self, item: PendingMessage, error: DeliveryError) -> None:
-        """Resend a message that was not stored, after a pause."""
-        item.last_error = error
-        item.attempts = max(0, item.attempts - 1)
-        item.due = min(item.due, time.monotonic() + PAUSE_SECONDS)
+        self.fail(item, uncertain(item.subject, error) if item.attempts else error)
 
     # --- For batches --------------------------------------------------------------------------------------------------
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a background task, whose exception fails all messages."""
+        self._window.start_task(work)
+
+    def fail_all(self, error: DeliveryError) -> None:
+        """Fail all messages, and each later one."""
+        self._window.fail(error)
+
+    def guard(self, call: Callable[[], None]) -> None:
+        """Call a function of the event loop, whose exception fails all messages."""
+        self._window.guard(call)
 
     def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> int:
         """
@@ -284,11 +294,8 @@ class PendingAcks(AckWindow[PendingMessage]):
 
         Returns the number of the messages that this acknowledgement leaves open, and that were sent once.
         """
-        self.has_stream = True
         done, pop, tally = self._done, self.pending.pop, self.tally
-        if self._listeners.has_absent:
-            for item in items:
-                self._listeners.note_stream(item.subject)
+        self._search.note_all_stored(items)
         is_known = ack.seq > 0 or bool(ack.duplicate)
         count = once = 0
         for item in items:
@@ -302,12 +309,12 @@ class PendingAcks(AckWindow[PendingMessage]):
                     once += item.attempts == 1
                 done(item, ack)
         tally.add_batch(count)
-        self._wake()
+        self._window.wake()
         return once
 
-    def fail(self, token: str, error: DeliveryError) -> None:
+    def fail(self, item: PendingMessage, error: DeliveryError) -> None:
         """Process the failure of a message."""
-        self._fail(token, error)
+        self._window.finish(item, error)
 
     def send_alone(self, items: Iterable[PendingMessage]) -> None:
         """Publish messages of a batch in the ordinary way."""
@@ -322,11 +329,11 @@ class PendingAcks(AckWindow[PendingMessage]):
         if self.nc.is_closed:
             loss = ConnectionWatch.of(self.nc).loss
             text = f"{item.subject}: the connection was closed before the acknowledgement arrived"
-            self._fail(item.token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
+            self.fail(item, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
             return
         violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-        late = late_error(item.subject, self._reasons.get(item.subject) or violation)
-        self._fail(item.token, item.last_error or late)
+        late = late_error(item.subject, self._search.reason(item.subject) or violation)
+        self.fail(item, item.last_error or late)
 
     def fail_if_too_large(self, item: PendingMessage) -> bool:
         """Fail a message if the server's ``max_payload`` was lowered below its size; return whether it failed."""
@@ -335,34 +342,20 @@ class PendingAcks(AckWindow[PendingMessage]):
             return False
         limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
         text = f"{item.subject}: no acknowledgement arrived, and {limit}"
-        self._fail(item.token, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
+        self.fail(item, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
         return True
 
     def look_for_stream(self, subject: str) -> None:
-        """Look up whether a stream listens, unless that is known or being looked up; if it is, look for JetStream."""
-        if not self.has_stream or self._listeners.was_absent(subject):
-            if subject not in self._lookups:
-                self._lookups.add(subject)
-                self.start_task(self._look_up(subject))
-        elif self._fast is not None and self._fast.has_found and time.monotonic() >= self._look_again:
-            self._look_again = time.monotonic() + _LOOK_SECONDS
-            self.start_task(self._look_for_jetstream(subject))
+        """Look up whether a stream listens, after a no-responders status."""
+        self._search.look(subject, may_lack_jetstream=self._fast is not None and self._fast.has_found)
 
-    async def _look_up(self, subject: str) -> None:
-        try:
-            await self._listeners.look(subject, self._ack_timeout)
-        except NoStreamError as error:
-            for item in [item for item in self._unsent() if item.subject == subject]:
-                self._fail_unstored(item.token, error)
-        finally:
-            self._lookups.discard(subject)
-
-    async def _look_for_jetstream(self, subject: str) -> None:
-        try:
-            await self._listeners.look_for_jetstream(subject, self._ack_timeout)
-        except NoStreamError as error:
-            for item in list(self._unsent()):
-                self._fail_unstored(item.token, NoStreamError(error.code, f"{item.subject}: {error.message}"))
+    def _fail_unsent(self, error: NoStreamError, subject: str | None) -> None:
+        """Fail the messages to a subject without a stream; all messages if it is None."""
+        for item in list(self._unsent()):
+            if subject is None:
+                self._fail_unstored(item, NoStreamError(error.code, f"{item.subject}: {error.message}"))
+            elif item.subject == subject:
+                self._fail_unstored(item, error)
 
     def _unsent(self) -> Iterator[PendingMessage]:
         """Yield the messages to whose last attempt no stream listened, and those that wait for them."""
@@ -372,28 +365,20 @@ class PendingAcks(AckWindow[PendingMessage]):
             if token in waiting or (last is not None and last.code is ErrorCode.NO_RESPONDERS):
                 yield item
 
-    async def _check(self) -> None:
+    def _check(self, now: float) -> None:
+        """Resend or fail messages that are due."""
         if self._fast is not None:
             self._fast.check()
-        now = time.monotonic()
         is_closed = self.nc.is_closed
-        self._find_reasons(now)
-        for item in [item for item in self.pending.values() if item.due <= now or is_closed]:
+        items = self.pending.values()
+        if self.nc.is_connected:
+            late = now + self._ack_timeout / 2
+            self._search.explain(
+                {item.subject for item in items if item.was_sent and item.due < late and not item.last_error}
+            )
+        for item in list(items) if is_closed else self._window.unacknowledged.due(now):
             if item.token in self.pending and not item.is_batched:
                 self._resend(item, now)
-
-    def _find_reasons(self, now: float) -> None:
-        """Begin to look up why messages are not acknowledged, before they fail."""
-        if not self.nc.is_connected:
-            return
-        items, late = self.pending.values(), now + self._ack_timeout / 2
-        for subject in {item.subject for item in items if item.was_sent and item.due < late and not item.last_error}:
-            if subject not in self._reasons and len(self._reasons) < _MAX_REASONS:
-                self._reasons[subject] = ""
-                self.start_task(self._find_reason(subject))
-
-    async def _find_reason(self, subject: str) -> None:
-        self._reasons[subject] = await find_reason(self.nc, self._api_prefix, subject, self._ack_timeout)
 
     def _resend(self, item: PendingMessage, now: float) -> None:
         """Resend a message that is due, or fail it if it must not be resent."""

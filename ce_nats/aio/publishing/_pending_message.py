@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ from nats.js.errors import APIError
 
 from ...errors import ApiError, DeliveryError, ErrorCode
 from .. import _server_codes as codes
-from ._ack_window import Pending, reports_no_responders
+from .._reply_inbox import reports_no_responders
+from .._reply_window import Pending
 from ._prepare import NO_ACKNOWLEDGEMENT
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
@@ -26,31 +28,29 @@ _NOT_STORED: Final = {
 
 class PendingMessage(Pending, eq=False):
     """
-    An unacknowledged message.
+    An unacknowledged message. It is resent when it is due, or fails.
 
     It has no objects for its headers: with a thousand of those in memory, encoding the next ones takes half as long
     again, because they do not fit into the processor's cache.
 
     Attributes:
+        ack: Future of the acknowledgement, or of a DeliveryError.
         data: Payload.
         block: Header block.
         tag: Object of the caller.
         give_up: Time at which retries end, in seconds of ``time.monotonic()``.
-        due: Time at which it is resent, or fails, without an acknowledgement; in seconds of ``time.monotonic()``.
         attempts: Number of attempts, without those known to be not stored.
         last_error: Error of the last attempt if the message is to be resent; else None.
-        token: Last token of its reply subject.
         is_batched: Whether it is sent in a batch of fast ingest, which has other reply subjects.
     """
 
+    ack: asyncio.Future[PubAck]
     data: bytes
     block: bytes
     tag: Any
     give_up: float
-    due: float
     attempts: int = 0
     last_error: DeliveryError | None = None
-    token: str = ""
     is_batched: bool = False
 
     @property

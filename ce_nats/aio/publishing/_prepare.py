@@ -39,6 +39,23 @@ _SHORT: Final = 512
 _TTL_VERSION: Final = (2, 11)
 
 
+class Outgoing(msgspec.Struct, eq=False):
+    """
+    An event that was checked and is to be encoded.
+
+    Attributes:
+        event: The event, with a ``dataschema`` that the check has set, or with a reference to its data.
+        given: The event that failures and outcomes have: that of the caller, or the one with the reference.
+    """
+
+    event: EventLike
+    given: EventLike
+
+    def with_reference(self, event: EventLike) -> Outgoing:
+        """Return the event after a claim check, which returns the same one if its data is not stored."""
+        return self if event is self.event else Outgoing(event, event)
+
+
 class Prepared(msgspec.Struct, eq=False):
     """
     An encoded event before it is sent.
@@ -107,17 +124,15 @@ class Preparation:
         self._info: object = None
         self._has_headers = False
 
-    def validated(self, event: EventLike) -> EventLike:
+    def validated(self, event: EventLike) -> Outgoing:
         """Return an event that ``validate`` accepts, with ``dataschema`` if it sets one."""
-        return event if self._validator is None else self._validator.checked(event)
+        return Outgoing(event if self._validator is None else self._validator.checked(event), event)
 
     def encode(
         self,
-        event: EventLike,
+        outgoing: Outgoing,
         subject: str | SubjectTemplate,
         *,
-        given: EventLike,
-        valid: EventLike,
         headers: HeadersLike,
         trace: TraceContext | None,
         check: Callable[[NatsMessage], None] | None = None,
@@ -129,8 +144,9 @@ class Preparation:
             EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does; as ``check`` does.
             DeliveryError: ``incompatible-config``.
         """
+        event = outgoing.event
         if self._is_plain and headers is None and trace is None and check is None:
-            prepared = self._encode_block(event, subject, given if event is valid else event)
+            prepared = self._encode_block(outgoing, subject)
             if prepared is not None:
                 return prepared
         sending = None if self._observer is None else self._observer.send(event, subject)
@@ -156,24 +172,24 @@ class Preparation:
                 sending.abandon(error)
             raise
         kept = None if check is None and sending is None else message
-        return Prepared(given if event is valid else event, message.subject, message.data, block, sending, kept)
+        return Prepared(outgoing.given, message.subject, message.data, block, sending, kept)
 
-    def _encode_block(self, event: EventLike, subject: str | SubjectTemplate, shown: EventLike) -> Prepared | None:
+    def _encode_block(self, outgoing: Outgoing, subject: str | SubjectTemplate) -> Prepared | None:
         """Encode an event with the fast path, or return None if it does not handle the event."""
         nc = self._nc
         if (info := server_info(nc)) is not self._info:
             self._info, self._has_headers = info, supports_headers(nc)
         if not self._has_headers:
             return None
-        encoded = _fast_path.encode_block(event, self._has_message_id)
+        encoded = _fast_path.encode_block(outgoing.event, self._has_message_id)
         if encoded is None:
             return None
         block, data = encoded
-        plain = subject_of(subject, event)
+        plain = subject_of(subject, outgoing.event)
         if not plain:
             check_subject(subject)
         self._check_sizes(plain, data, block)
-        return Prepared(shown, plain, data, block)
+        return Prepared(outgoing.given, plain, data, block)
 
     def check_size(self, message: NatsMessage, block: bytes) -> None:
         """

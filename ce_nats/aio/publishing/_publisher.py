@@ -206,9 +206,10 @@ class Publisher:
             DeliveryError: ``connection-closed``, ``not-open``, ``incompatible-config``; as
                 :meth:`ce_nats.aio.ClaimCheck.check_in` does. This event was not sent.
         """
-        valid = self._preparation.validated(event)
-        sent = valid if self._claim_check is None else await self._claim_check.check_in(valid)
-        prepared = self._preparation.encode(sent, subject, given=event, valid=valid, headers=headers, trace=trace)
+        outgoing = self._preparation.validated(event)
+        if self._claim_check is not None:
+            outgoing = outgoing.with_reference(await self._claim_check.check_in(outgoing.event))
+        prepared = self._preparation.encode(outgoing, subject, headers=headers, trace=trace)
         try:
             if self._acks.is_full:
                 await self._acks.wait_for_slot()

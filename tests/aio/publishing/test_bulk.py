@@ -200,6 +200,39 @@ async def test_answers_that_are_errors(script, code):
     assert info.value.code == code
 
 
+ACKS = [
+    ({"stream": "S", "seq": 12}, 0),
+    ({"stream": "S", "seq": 12, "duplicate": True}, 1),
+    ({"stream": "S", "seq": 12, "domain": "hub"}, 0),
+    ({"stream": "S", "domain": "hub", "seq": 12, "duplicate": True}, 1),
+    ({"stream": "S", "domain": "", "seq": 12}, 0),
+    ({"stream": 'S"', "seq": 1, "val": "5"}, 0),
+    ({"stream": "S"}, 0),
+]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["short", "long"])
+async def test_forms_of_acknowledgements(separators):
+    """Those that servers write, and others, which are read in another way."""
+    async with scripted() as (server, nc):
+        task = asyncio.create_task(publish(connecting_to(nc.connected_url.geturl()), numbered("s", range(len(ACKS)))))
+        await server.receives(len(ACKS))
+        for frame, (ack, _) in zip(server.received, ACKS):
+            server.reply(frame.reply, json.dumps(ack, separators=separators).encode())
+        assert await asyncio.wait_for(task, SECONDS) == PublishResult(len(ACKS), sum(count for _, count in ACKS))
+
+
+@pytest.mark.parametrize("token", ["a", "1.2", "-1", "\u00b2", "9" * 30, "7"])
+async def test_replies_with_other_tokens_are_ignored(token):
+    async with scripted() as (server, nc):
+        task = asyncio.create_task(publish(connecting_to(nc.connected_url.geturl()), numbered("s", range(2))))
+        await server.receives(2)
+        first, second = server.received
+        for reply in (first.reply.removesuffix("0") + token, first.reply, second.reply):
+            server.reply(reply, json.dumps(ACK).encode())
+        assert await asyncio.wait_for(task, SECONDS) == PublishResult(2, 0)
+
+
 async def test_time_between_calls_is_not_a_time_of_retries():
     """Input may be slow: an unacknowledged message is resent with the next one, and is not an error at once."""
     async with scripted(NO_ANSWER, NO_ANSWER, ACK, ACK) as (server, nc):

@@ -9,7 +9,7 @@ DENIAL = Denial("publish", "orders.a")
 
 
 def messages(count, subject="orders.a"):
-    return [PendingMessage(subject, None, b"%d" % number, b"", None, 0.0, 0.0) for number in range(count)]
+    return [PendingMessage("", subject, 0.0, None, b"%d" % number, b"", None, 0.0) for number in range(count)]
 
 
 @each(("sent", "errors", "denied"), [(5, 1, 1), (5, 3, 3), (5, 5, 5), (1, 1, 1), (3, 5, 3)])

@@ -104,8 +104,8 @@ def test_cause_of_a_refusal_is_the_error_of_nats_py(error, kind, fields):
 
 
 def test_defaults_of_a_pending_message():
-    message = PendingMessage("s", None, b"", b"", None, 0.0, 0.0)
-    assert (message.attempts, message.last_error, message.token, message.is_batched) == (0, None, "", False)
+    message = PendingMessage("1", "s", 0.0, None, b"", b"", None, 0.0)
+    assert (message.attempts, message.last_error, message.is_batched) == (0, None, False)
 
 
 @each(
@@ -139,5 +139,5 @@ def test_text_without_a_stream():
 
 def test_message_was_sent_after_its_first_attempt():
     for attempts in range(3):
-        message = PendingMessage("s", None, b"", b"", None, 0.0, 0.0, attempts)
+        message = PendingMessage("1", "s", 0.0, None, b"", b"", None, 0.0, attempts)
         assert message.was_sent is (attempts > 0)

@@ -9,7 +9,7 @@ from ce_nats import ApiError, DeliveryError, EncodeError, NatsMessage, PublishEr
 from ce_nats.aio import Publisher, connect
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._natspy import server_info
-from ce_nats.aio.publishing._prepare import Preparation, event_id, prepare_for_stream
+from ce_nats.aio.publishing._prepare import Outgoing, Preparation, event_id, prepare_for_stream
 from ce_nats.codec import _fast_path
 from ce_nats.codec.subject_template import SubjectTemplate
 from ce_nats.extensions.expiry import time_to_live
@@ -87,7 +87,7 @@ def test_observer_receives_event_and_subject(nc, make_event):
     observer = SimpleNamespace(send=lambda *arguments: observed.append(arguments))
     event = make_event()
     preparation = Preparation(nc, observer=observer, **OPTIONS)
-    prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=None)
+    prepared = preparation.encode(preparation.validated(event), "orders", headers=None, trace=None)
     assert (prepared.message.subject, observed) == ("orders", [(event, "orders")])
 
 
@@ -101,7 +101,7 @@ def test_trace_of_the_caller_overrides_that_of_the_observer(nc, make_event, give
         (SimpleNamespace(send=lambda *_: SimpleNamespace(trace=own)), given or own),
     ):
         preparation = Preparation(nc, observer=observer, **OPTIONS)
-        prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=given)
+        prepared = preparation.encode(preparation.validated(event), "orders", headers=None, trace=given)
         assert trace_of_headers(prepared.message.headers) == expected
 
 
@@ -115,7 +115,7 @@ class Subject(str):
 def prepared_or_error(preparation, event, subject, arguments):
     """Return all that a sender uses of a prepared event, or the error."""
     try:
-        prepared = preparation.encode(event, subject, given=event, valid=event, **arguments)
+        prepared = preparation.encode(preparation.validated(event), subject, **arguments)
     except EncodeError as error:
         return error.code, error.attribute, error.header, str(error)
     message = prepared.message
@@ -168,7 +168,7 @@ def test_operation_of_an_event_that_is_not_sent_is_abandoned(nc, make_event):
     abandoned, event = [], make_event()
     refusal, failure = EncodeError("invalid-subject", "no"), KeyError("a")
     observer = SimpleNamespace(send=lambda *_: SimpleNamespace(trace=None, abandon=abandoned.append))
-    arguments = {"given": event, "valid": event, "headers": None, "trace": None}
+    arguments = {"headers": None, "trace": None}
 
     def refuse(message):
         raise refusal
@@ -176,17 +176,18 @@ def test_operation_of_an_event_that_is_not_sent_is_abandoned(nc, make_event):
     for one, expected in ((None, []), (observer, [refusal, failure])):
         preparation = Preparation(nc, observer=one, **OPTIONS)
         with pytest.raises(EncodeError) as info:
-            preparation.encode(event, "orders", **arguments, check=refuse)
+            preparation.encode(preparation.validated(event), "orders", **arguments, check=refuse)
         assert info.value is refusal
-        preparation.encode(event, "orders", **arguments).abandon(failure)
+        preparation.encode(preparation.validated(event), "orders", **arguments).abandon(failure)
         assert abandoned == expected
 
 
 def test_prepared_event_is_that_of_the_caller_unless_its_data_was_stored(nc, make_event):
     given, valid, claim = make_event(1), make_event(2), make_event(3)
     preparation = Preparation(nc, observer=None, **OPTIONS)
+    outgoing = Outgoing(valid, given)
     for event, expected in ((valid, given), (claim, claim)):
-        prepared = preparation.encode(event, "orders", given=given, valid=valid, headers=None, trace=None)
+        prepared = preparation.encode(outgoing.with_reference(event), "orders", headers=None, trace=None)
         assert prepared.event is expected
         assert prepared.message.headers.get("ce-id") == f"event%20{event.get_id()[-1]}"
 
@@ -203,12 +204,12 @@ async def test_server_without_headers_is_an_error_unless_it_is_accepted(monkeypa
     message = prepare_for_stream(nc, event, "orders", **no_headers, headerless=True, trace=None)
     assert not message.headers
     options = {**OPTIONS, "mode": "structured", "observer": None}
-    arguments = {"given": event, "valid": event, "headers": None, "trace": None}
-    assert Preparation(nc, headerless=True, **options).encode(event, "orders", **arguments).block == b""
+    outgoing, arguments = Outgoing(event, event), {"headers": None, "trace": None}
+    assert Preparation(nc, headerless=True, **options).encode(outgoing, "orders", **arguments).block == b""
     with pytest.raises(EncodeError, match="headers-not-supported"):
         prepare_for_stream(nc, event, "orders", **no_headers, trace=None)
     with pytest.raises(EncodeError, match="headers-not-supported"):
-        Preparation(nc, **options).encode(event, "orders", **arguments)
+        Preparation(nc, **options).encode(outgoing, "orders", **arguments)
 
 
 # --- Time to live -----------------------------------------------------------------------------------------------------

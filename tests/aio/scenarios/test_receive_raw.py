@@ -227,37 +227,6 @@ async def test_receiver_may_be_set_while_nats_py_processes_an_operation(client, 
     assert client.processed[-1] == (3, (b"a", b"r", inner, None))
 
 
-@pytest.mark.parametrize("hook_is_first", [True, False])
-async def test_chunk_hook_and_receiver_on_one_connection(hook_is_first):
-    """A hook that keeps the first part of a reply does not see a payload as operations."""
-    sent = [frame(9, b"ack%d" % number, b"") + frame(1, frame(9, b"inside", b"")) for number in range(3)]
-    stream = b"".join(sent) + frame(3, frame(9, b"inside", b"")) + b"+OK\r\n"
-    for size in range(1, len(stream)):
-        client, received, acks = RecordingClient(), [], []
-
-        def take(data, acks=acks):
-            while data.startswith(b"MSG a 9 ") and data.count(b"\r\n") >= 2:
-                payload = data.split(b"\r\n", 2)[1]
-                acks.append(payload)
-                data = data.split(b"\r\n", 2)[2]
-            return data, b"MSG a 9 ".startswith(data[:8]) and data != b""
-
-        if hook_is_first:
-            _natspy.set_chunk_hook(client, take)
-            await client.feed(stream[:size])
-        receive_raw(client, 1, received.extend)
-        if not hook_is_first:
-            await client.feed(stream[:size])
-            _natspy.set_chunk_hook(client, take)
-        await client.feed(stream[size:])
-        by_nats_py = [message[2] for sid, message in client.processed if sid == 9]
-        assert len(acks) + len(by_nats_py) == 3
-        assert b"inside" not in acks
-        inner = [message[2] for sid, message in client.processed if sid == 1] + [message[2] for message in received]
-        assert inner == [frame(9, b"inside", b"")] * 3
-        assert [message[2] for sid, message in client.processed if sid == 3] == [frame(9, b"inside", b"")]
-
-
 # --- nats-py's messages -----------------------------------------------------------------------------------------------
 
 
