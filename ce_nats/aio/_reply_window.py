@@ -14,7 +14,7 @@ from ..errors import DeliveryError
 from ._natspy import RawMessage
 from ._permissions import Denial
 from ._reply_inbox import Replies, ReplyInbox
-from ._util.supervising import supervise
+from ._util.supervising import failure, supervise
 
 _log: Final = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ class ReplyWindow(Generic[P]):
         self._done = done
         self._denied = denied or self.deny
         self._replies: Replies | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -146,18 +147,21 @@ class ReplyWindow(Generic[P]):
         self._replies = Replies(inbox, self._name, self._receive, denied=self._denied, fail=self.fail)
         await self._replies.open()
         self.is_open = True
-        self.start_task(self._keep_checking())
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     async def close(self) -> None:
         """Receive no further replies, and end background tasks; messages without a reply stay as they are."""
         self.is_open = False
         if self._replies is not None:
             self._replies.close()
+        if self._timer is not None:
+            self._timer.cancel()
         self._changed.set()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_while(self, condition: Callable[[], object]) -> None:
         """Wait as long as a condition is true, which is checked when messages have ended, or until it is closed."""
@@ -233,9 +237,13 @@ class ReplyWindow(Generic[P]):
             if outcome is not None:
                 self.finish(item, outcome)
 
-    async def _keep_checking(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
+    def _tick(self) -> None:
+        try:
             self._check(time.monotonic())
-            if not self.is_full:
-                self._changed.set()
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(failure(self._name, error))
+            return
+        if not self.is_full:
+            self._changed.set()
+        if self.is_open:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)

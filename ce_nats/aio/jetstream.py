@@ -13,7 +13,6 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
-import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
@@ -27,17 +26,16 @@ from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, StoredMessage
+from ..wire.nats import write_header_block
 from ._claim_check import ClaimCheck
-from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
 from ._natspy import RawMessage, api_prefix, api_timeout, client_of, server_info
-from ._permissions import answered
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
-from .core._publish import as_nats_headers, check_size
-from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, TimeToLive, event_id, prepare_for_stream
-from .publishing._stream_lookup import find_reason, late_error, publish_with_retry
+from .core._publish import check_size
+from .publishing._pending_acks import publish_one
+from .publishing._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, event_id, prepare_for_stream
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
@@ -92,11 +90,13 @@ async def publish(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more; as
             ``ttl`` does, ``event-expired`` for instance; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
-        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no acknowledgement arrived in time, and the
-            event may be stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` with the
-            server's ``err_code``, 10071 if the last sequence is not the expected one, 10166 if the stream has no
-            ``allow_msg_ttl``; ``connection-closed``; ``unexpected-answer``: another subscriber replied;
-            ``incompatible-config``: the server is too old for ``ttl``; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no acknowledgement arrived in time, or before
+            the connection was closed, and the event may be stored; ``permission-denied``; ``publish-refused``, an
+            :class:`~ce_nats.ApiError` with the server's ``err_code``, 10071 if the last sequence is not the expected
+            one, 10166 if the stream has no ``allow_msg_ttl``; ``temporarily-unavailable``: the stream receives too many
+            messages; ``payload-too-large``: the server's limit was lowered meanwhile; ``connection-closed``: it was not
+            sent; ``unexpected-answer``: another subscriber replied; ``incompatible-config``: the server is too old for
+            ``ttl``; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
         ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
     check_jetstream(js)
@@ -116,17 +116,9 @@ async def publish(
         headerless=headerless,
         trace=trace,
     )
-    check_size(message, nc.max_payload, MAX_HEADER_BYTES)
-    subject, headers = message.subject, as_nats_headers(message.headers)
-    with delivery_errors(subject, nc, refused=ErrorCode.PUBLISH_REFUSED):
-        seconds = api_timeout(js) if timeout is None else timeout
-        try:
-            return await answered(nc, subject, lambda: publish_with_retry(js, subject, message.data, headers, seconds))
-        except nats.errors.TimeoutError as error:
-            raise late_error(subject, await find_reason(nc, api_prefix(js), subject, seconds)) from error
-        except (AttributeError, TypeError, ValueError) as error:
-            # Another subscriber of the subject may have replied.
-            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
+    block = write_header_block(message.headers.items()) if message.headers else b""
+    check_size(message, nc.max_payload, MAX_HEADER_BYTES, len(block))
+    return await publish_one(js, message, block, api_timeout(js) if timeout is None else timeout)
 
 
 def read_stream(

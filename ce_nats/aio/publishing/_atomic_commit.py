@@ -1,9 +1,9 @@
 """
 Send an atomic batch, and find out whether it is stored.
 
-The last message of a batch commits it, and only this message may leave the outcome unknown: if its reply is lost, with
-the connection or the leader of the stream, the batch is stored or not. Then the stream is searched for the id of the
-batch, and the batch is resent under another id if the stream would refuse a copy.
+If the reply to the last message is lost, with the connection or the leader of the stream, the batch is stored or not.
+Then the stream is searched for the id of the batch, and the batch is resent under another id if the stream would refuse
+a copy: :mod:`._atomic_policy` decides.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from ._atomic_lookup import (
     BatchStream,
     not_allowed,
 )
+from ._atomic_policy import MIN_PAUSE_SECONDS, UNAVAILABLE, Fail, Failed, History, Look, Looked, Resend, decide
 from ._pending_message import refusal
 from ._stream_lookup import Listeners
 
@@ -50,16 +51,9 @@ _log: Final = logging.getLogger(__name__)
 # Limits of messages without a reply. The server drops messages if more than 128 MB wait for a stream.
 _MAX_PARTS: Final = 200
 _MAX_BYTES: Final = 8 * 2**20
-_MIN_PAUSE_SECONDS: Final = 0.1
-_MAX_PAUSE_SECONDS: Final = 1.0
-_MAX_DOUBLINGS: Final = 10
 # Codes of replies to the commit by which the stream has not stored the batch, besides those of an ApiError.
 _CONCLUSIVE: Final = (ErrorCode.NO_RESPONDERS, ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG)
 _NO_ID: Final = "0" * 32
-
-# The batch was not stored, and may be if it is resent.
-_UNAVAILABLE: Final = (codes.TOO_MANY_REQUESTS, codes.ATOMIC_INCOMPLETE, codes.ATOMIC_TOO_MANY)
-_RETRIED: Final = (codes.DUPLICATE_IN_PROCESS, codes.UNKNOWN_LAST_SEQUENCE, *_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +83,6 @@ class BatchAck:
     def of(self, position: int) -> PubAck:
         """Return the acknowledgement of the event at a position, from 0."""
         return PubAck(self.stream, self.first + position, self.domain)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """
-    An attempt without an acknowledgement.
-
-    Attributes:
-        error: The error.
-        position: Position of the message that has caused it, from 0; None if it was the batch as a whole.
-        may_be_stored: Whether the stream may have stored the batch.
-    """
-
-    error: DeliveryError
-    position: int | None = None
-    may_be_stored: bool = False
 
 
 class _Part(Pending, eq=False):
@@ -152,19 +130,19 @@ class Attempt:
             _MAX_PARTS, name="atomic batch", read=self._read, check=self._check, done=self._end
         )
         self._bytes = 0
-        self._failed: _Failed | None = None
+        self._failed: Failed | None = None
 
-    async def run(self) -> BatchAck | _Failed:
+    async def run(self) -> BatchAck | Failed:
         """Send the batch, and return its acknowledgement, or the failure."""
         try:
             await self._window.open(ReplyInbox.of(self._nc))
             return await self._send_all()
         except DeliveryError as error:  # of this client; the commit, which is the last message, was not sent
-            return _Failed(error)
+            return Failed(error)
         finally:
             await self._window.close()
 
-    async def _send_all(self) -> BatchAck | _Failed:
+    async def _send_all(self) -> BatchAck | Failed:
         last = len(self._batch) - 1
         for position in range(last):
             part = await self._send(position)
@@ -182,7 +160,7 @@ class Attempt:
         assert isinstance(error, DeliveryError)
         has_failed = self._window.unacknowledged.failure is not None
         is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and not has_failed)
-        return (self._failed or _Failed(error)) if is_final else _Failed(error, may_be_stored=True)
+        return (self._failed or Failed(error)) if is_final else Failed(error, may_be_stored=True)
 
     def _is_full(self) -> bool:
         return self._window.is_full or self._bytes >= _MAX_BYTES
@@ -242,7 +220,7 @@ class Attempt:
             part.ack.exception()  # otherwise asyncio logs it: those between the first and the last are not awaited
             if self._failed is None:
                 is_of_batch = self._is_last(part.position) and outcome.code is not ErrorCode.INVALID_BATCH
-                self._failed = _Failed(outcome, None if is_of_batch else part.position)
+                self._failed = Failed(outcome, None if is_of_batch else part.position)
         else:
             part.ack.set_result(outcome if isinstance(outcome, BatchAck) else None)
 
@@ -290,38 +268,70 @@ class AtomicCommit:
         self._lookup = AtomicLookup(js, retry_timeout)
         self._listeners = Listeners(self._nc, api_prefix(js))
         self.was_sent = False
-        # Ids of attempts that may be stored.
-        self._unknown: list[str] = []
 
     async def run(self) -> BatchAck:
         """Store the batch."""
         stream = await self._look_up_stream()
         self._check_sizes(stream)
-        began = time.monotonic()
-        give_up = began + self._retry_timeout
-        resent = 0
+        history = self._begin(stream)
         while True:
-            await self._until_connected(stream, give_up)
+            await self._until_connected(stream, history)
             attempt = Attempt(self._nc, self._batch, stream.name, self._ack_timeout)
             self.was_sent = True
             result = await attempt.run()
             if isinstance(result, BatchAck):
                 return result
             if result.may_be_stored:
-                self._unknown.append(attempt.batch_id)
-                if ack := await self._find(stream, result.error, self._batch[0][0].subject):
+                history = history._replace(unknown=(*history.unknown, attempt.batch_id))
+            if ack := await self._follow(stream, history, result):
+                return ack
+            history = history._replace(resent=history.resent + 1)
+
+    def _begin(self, stream: BatchStream) -> History:
+        now = time.monotonic()
+        has_id = any(MSG_ID in message.headers for message, _ in self._batch)
+        return History(
+            now,
+            now + self._retry_timeout,
+            self._ack_timeout,
+            # A stream that deletes consumed messages forgets the last sequence of a subject.
+            refuses_copies=stream.state.retention == "limits" and any(map(_refuses_copies, self._batch)),
+            copies_until=now + stream.duplicate_window if has_id else 0.0,
+        )
+
+    async def _follow(self, stream: BatchStream, history: History, failed: Failed) -> BatchAck | None:
+        """Take the steps after an attempt; return the acknowledgement if the batch is stored, None to send it again."""
+        looked, cause = Looked.NOT_YET, failed.error
+        while True:
+            step = decide(failed, history, time.monotonic(), looked=looked, is_closed=self._nc.is_closed)
+            if isinstance(step, Resend):
+                await self._pause(stream, history, failed.error, step.pause)
+                return None
+            if isinstance(step, Fail):
+                raise await self._error(stream, failed, step) from cause
+            try:
+                if ack := await self._find(stream, history, step):
                     return ack
-            elif not self._is_retried(result.error, began):
-                return await self._refused(stream, result)
-            if not self._may_resend(stream, began, give_up):
-                raise self._unstored(stream, result.error)
-            if not (resent or isinstance(result.error, ApiError)):  # a conflict with another client is usual
-                _log.warning("%s; resending the batch for up to %g seconds", result.error.message, self._retry_timeout)
-            # A stream keeps an incomplete batch for 10 seconds, and has room for 50.
-            await pause(min(_MIN_PAUSE_SECONDS * 2.0 ** min(resent, _MAX_DOUBLINGS), _MAX_PAUSE_SECONDS))
-            resent += 1
-            if result.error.code is ErrorCode.NO_RESPONDERS:
-                await self._check_listening(stream)
+                is_final = step.is_final and await self._lookup.is_complete(stream)
+                looked = Looked.NEVER if is_final else Looked.ABSENT
+            except DeliveryError as error:
+                looked, cause = Looked.UNREADABLE, error
+
+    async def _pause(self, stream: BatchStream, history: History, error: DeliveryError, seconds: float) -> None:
+        """
+        Wait before the next attempt.
+
+        Raises:
+            DeliveryError: No stream listens.
+        """
+        if not (history.resent or isinstance(error, ApiError)):  # a conflict with another client is usual
+            _log.warning("%s; resending the batch for up to %g seconds", error.message, self._retry_timeout)
+        await pause(seconds)
+        if error.code is ErrorCode.NO_RESPONDERS:
+            try:
+                await self._listeners.look(self._batch[-1][0].subject, self._ack_timeout)
+            except NoStreamError as absent:
+                raise self._lost(stream, history, absent) from absent
 
     async def _look_up_stream(self) -> BatchStream:
         try:
@@ -349,7 +359,7 @@ class AtomicCommit:
                     f"{limit} bytes for stream {stream.name}, got {size}",
                 )
 
-    async def _until_connected(self, stream: BatchStream, give_up: float) -> None:
+    async def _until_connected(self, stream: BatchStream, history: History) -> None:
         """
         Wait for a reconnect: messages that nats-py buffers would be sent after the attempt has failed.
 
@@ -357,62 +367,44 @@ class AtomicCommit:
             DeliveryError: The connection was not restored in time.
         """
         while not (self._nc.is_connected or self._nc.is_closed):
-            if time.monotonic() >= give_up:
-                raise self._unstored(stream, DeliveryError(ErrorCode.TIMEOUT, "the connection was lost"))
-            await pause(_MIN_PAUSE_SECONDS)
+            if time.monotonic() >= history.give_up:
+                raise self._lost(stream, history, DeliveryError(ErrorCode.TIMEOUT, "the connection was lost"))
+            await pause(MIN_PAUSE_SECONDS)
 
-    def _is_retried(self, error: DeliveryError, began: float) -> bool:
-        """Return whether a batch that this attempt has not stored may be stored if it is resent."""
-        if not isinstance(error, ApiError):
-            return error.code in (ErrorCode.NO_RESPONDERS, ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL)
-        if error.code is ErrorCode.INVALID_BATCH:
-            return False
-        if error.err_code == codes.UNKNOWN_LAST_SEQUENCE and not self._unknown:
-            # A batch that contradicts itself, by the stream's transform of subjects, gets the same error.
-            return time.monotonic() - began < self._ack_timeout
-        return error.err_code in _RETRIED
-
-    def _may_resend(self, stream: BatchStream, began: float, give_up: float) -> bool:
-        """Return whether there is time to resend, and a copy would be refused if the batch is stored."""
-        now = time.monotonic()
-        if self._nc.is_closed or now + _MIN_PAUSE_SECONDS >= give_up:
-            return False
-        if not self._unknown:
-            return True
-        # A stream that deletes consumed messages forgets the last sequence of a subject.
-        if stream.state.retention == "limits" and any(map(_refuses_copies, self._batch)):
-            return True
-        has_id = any(MSG_ID in message.headers for message, _ in self._batch)
-        return has_id and now + self._ack_timeout < began + stream.duplicate_window
-
-    async def _check_listening(self, stream: BatchStream) -> None:
-        try:
-            await self._listeners.look(self._batch[-1][0].subject, self._ack_timeout)
-        except NoStreamError as error:
-            raise self._unstored(stream, error) from error
-
-    async def _find(self, stream: BatchStream, error: DeliveryError, subject: str | None = None) -> BatchAck | None:
+    async def _find(self, stream: BatchStream, history: History, step: Look) -> BatchAck | None:
         """
         Return the acknowledgement of the batch if one of the attempts is stored.
 
         Raises:
-            DeliveryError: ``timeout``: the stream cannot be read.
+            DeliveryError: The stream cannot be read.
         """
-        try:
-            found = await self._lookup.find(stream, self._unknown, subject)
-        except DeliveryError as failure:
-            raise self._unstored(stream, error) from failure
+        subject = None if step.is_everywhere else self._batch[0][0].subject
+        found = await self._lookup.find(stream, history.unknown, subject)
         if found is None:
             return None
         first, batch_id = found
         return BatchAck(stream.name, first, first + len(self._batch) - 1, batch_id)
 
+    async def _error(self, stream: BatchStream, failed: Failed, reason: Fail) -> DeliveryError:
+        """Return the error of a batch after its last attempt."""
+        error, position = failed.error, failed.position
+        if reason is Fail.UNKNOWN:
+            return self._unknown(stream, error)
+        if reason is Fail.REFUSED and isinstance(error, ApiError):
+            if position is None:
+                position = await self._lookup.cause(stream, error, [message for message, _ in self._batch])
+            return self._refusal(stream, error, position)
+        return self._unstored(stream, error)
+
+    def _lost(self, stream: BatchStream, history: History, error: DeliveryError) -> DeliveryError:
+        """Return the error of a batch that cannot be resent."""
+        return self._unknown(stream, error) if history.unknown else self._unstored(stream, error)
+
+    def _unknown(self, stream: BatchStream, error: DeliveryError) -> DeliveryError:
+        text = "no acknowledgement arrived in time; either all events are stored, or none"
+        return DeliveryError(ErrorCode.TIMEOUT, f"{self._text} for stream {stream.name}: {text}: {error.message}")
+
     def _unstored(self, stream: BatchStream, error: DeliveryError) -> DeliveryError:
-        """Return the error for a batch that is not stored, or may be stored, after the last attempt."""
-        target = f"{self._text} for stream {stream.name}"
-        if self._unknown:
-            text = f"{target}: no acknowledgement arrived in time; either all events are stored, or none"
-            return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {error.message}")
         if isinstance(error, ApiError):
             return self._refusal(stream, error, None)
         if error.code is ErrorCode.INCOMPATIBLE_CONFIG:
@@ -420,42 +412,7 @@ class AtomicCommit:
         kind = NoStreamError if isinstance(error, NoStreamError) else DeliveryError
         # A timeout means that the outcome is unknown.
         code = ErrorCode.TEMPORARILY_UNAVAILABLE if error.code is ErrorCode.TIMEOUT else error.code
-        return kind(code, f"{target}: {error.message}; no event is stored")
-
-    async def _refused(self, stream: BatchStream, result: _Failed) -> BatchAck:
-        """
-        Process a refusal: return the acknowledgement of an earlier attempt if that is stored.
-
-        Raises:
-            AtomicBatchError: The batch is not stored.
-            DeliveryError: ``timeout``: the batch may be stored.
-        """
-        error = result.error
-        if self._unknown:
-            if ack := await self._find(stream, error):
-                return ack
-            if not await self._is_unstored(stream, error):
-                raise self._unstored(stream, error)
-            self._unknown.clear()
-        if not isinstance(error, ApiError):
-            raise self._unstored(stream, error)
-        position = result.position
-        if position is None:
-            messages = [message for message, _ in self._batch]
-            position = await self._lookup.cause(stream, error, messages)
-        raise self._refusal(stream, error, position) from error
-
-    async def _is_unstored(self, stream: BatchStream, refusal: DeliveryError) -> bool:
-        """Return whether earlier attempts, which were not found, are not stored and will not be."""
-        # The stream will refuse the earlier attempts for the same reason.
-        if not (
-            isinstance(refusal, ApiError) and refusal.err_code in (codes.ATOMIC_DUPLICATE, codes.WRONG_LAST_SEQUENCE)
-        ):
-            return False
-        try:
-            return await self._lookup.is_complete(stream)
-        except DeliveryError:
-            return False
+        return kind(code, f"{self._text} for stream {stream.name}: {error.message}; no event is stored")
 
     def _refusal(self, stream: BatchStream, error: ApiError, position: int | None) -> DeliveryError:
         target = f"{self._text} for stream {stream.name}"
@@ -469,7 +426,7 @@ class AtomicCommit:
             code = ErrorCode.INCOMPATIBLE_CONFIG
         elif error.err_code == codes.DUPLICATE_IN_PROCESS:
             code = ErrorCode.PUBLISH_REFUSED
-        elif error.err_code in _UNAVAILABLE and code is not ErrorCode.INVALID_BATCH:
+        elif error.err_code in UNAVAILABLE and code is not ErrorCode.INVALID_BATCH:
             code = ErrorCode.TEMPORARILY_UNAVAILABLE
         refused = _with_number(AtomicBatchError(code, f"{target}: {text}; no event is stored"), error)
         refused.position = position

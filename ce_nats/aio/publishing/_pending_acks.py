@@ -16,13 +16,14 @@ from typing import Any, Final, cast
 
 import nats.errors
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from ...message import NatsMessage
 from .._errors import delivery_errors
-from .._natspy import FrameBuffer, send_buffer
+from .._natspy import FrameBuffer, api_prefix, client_of, send_buffer
 from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import ReplyInbox
 from .._reply_window import ReplyWindow
@@ -31,7 +32,7 @@ from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import PAUSE_SECONDS, StreamSearch, late_error
+from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error
 from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
@@ -394,3 +395,23 @@ class PendingAcks:
             if self.nc.is_connected:
                 with suppress(nats.errors.Error):
                     self._publish(item)
+
+
+async def publish_one(js: JetStreamContext, message: NatsMessage, block: bytes, timeout: float) -> PubAck:
+    """
+    Publish a message, and wait for its acknowledgement.
+
+    Raises:
+        DeliveryError: As :func:`ce_nats.aio.jetstream.publish` does.
+    """
+    nc, prefix = client_of(js), api_prefix(js)
+    try:
+        async with PendingAcks(
+            nc, lambda *_: None, window=1, ack_timeout=timeout, retry_timeout=timeout, api_prefix=prefix
+        ) as acks:
+            return await (await acks.send(message, block)).ack
+    except DeliveryError as error:
+        if error.message != late_error(message.subject).message:
+            raise
+        # The timeout was too short to look for a reason.
+        raise late_error(message.subject, await find_reason(nc, prefix, message.subject, timeout)) from error

@@ -12,18 +12,11 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-import nats.errors
 from nats.aio.client import Client
-from nats.js import JetStreamContext
-from nats.js.api import PubAck
-from nats.js.errors import APIError, NoStreamResponseError
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
-from .. import _server_codes as codes
 from .._jetstream_api import NO_JETSTREAM, StreamApi
-from .._natspy import api_prefix, client_of
 from .._reply_window import Pending
-from .._util.pausing import pause
 
 # Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
@@ -191,29 +184,3 @@ async def find_reason(nc: Client, api_prefix: str, subject: str, timeout: float)
     """Return the reason for :func:`late_error`, if JetStream's API knows it; else ``""``."""
     reason = await StreamApi(nc, api_prefix, min(timeout, _ANSWER_SECONDS)).why_unacknowledged(subject)
     return f": {reason}" if reason else ""
-
-
-async def publish_with_retry(
-    js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None, timeout: float
-) -> PubAck:
-    """
-    Publish as ``js.publish()`` does, and retry while a stream has no leader, or replicates a copy of the message.
-
-    Raises:
-        NoStreamError: No stream listens.
-    """
-    listeners = Listeners(client_of(js), api_prefix(js))
-    give_up = time.monotonic() + timeout
-    while True:
-        try:
-            return await js.publish(subject, data, timeout=give_up - time.monotonic(), headers=headers)
-        except NoStreamResponseError:
-            await listeners.look(subject, max(PAUSE_SECONDS, give_up - time.monotonic()))
-            if time.monotonic() + PAUSE_SECONDS >= give_up:
-                raise
-        except APIError as error:
-            if error.err_code != codes.DUPLICATE_IN_PROCESS:
-                raise
-            if time.monotonic() + PAUSE_SECONDS >= give_up:
-                raise nats.errors.TimeoutError from error
-        await pause(PAUSE_SECONDS)

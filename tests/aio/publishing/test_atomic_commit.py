@@ -9,6 +9,7 @@ from ce_nats import AtomicBatchError, DeliveryError
 from ce_nats.aio import AtomicBatch, OutcomeKind
 from ce_nats.aio.publishing import _atomic_commit
 from ce_nats.aio.publishing._atomic_commit import AtomicCommit, Attempt, BatchAck, batch_lines
+from ce_nats.aio.publishing._atomic_policy import History
 from ce_nats.message import NatsMessage
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
@@ -272,7 +273,7 @@ async def test_connection_that_is_not_restored():
         server.kill()
         await until(lambda: not nc.is_connected)
         with pytest.raises(DeliveryError) as info:
-            await commit._until_connected(stream, 0)
+            await commit._until_connected(stream, History(0.0, 0.0, 0.3))
         assert info.value.code == "temporarily-unavailable"
         assert nc.pending_data_size == 0
         await nc.close()

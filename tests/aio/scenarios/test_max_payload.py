@@ -69,19 +69,16 @@ async def test_connection_is_restored(lowering, make_event, caplog):
     assert VIOLATION in caplog.text
 
 
-async def ask_stream(nc, event, subject, **options):
-    await publish_to_stream(nc.jetstream(), event, subject, **options)
-
-
-@pytest.mark.parametrize("ask", [request, ask_stream])
-async def test_request_reports_why_the_connection_was_lost(lowering, make_event, ask):
+async def test_request_reports_why_the_connection_was_lost(lowering, make_event):
     server, lower = lowering
     async with connect(server.url, reconnect_time_wait=0.05, error_cb=ignore) as nc:
         await nc.subscribe("s.silent")
         await lower()
         with pytest.raises(DeliveryError, match=f"in time; the connection was lost: {VIOLATION}") as info:
-            await ask(nc, make_event(1, BIG), "s.silent", timeout=1)
+            await request(nc, make_event(1, BIG), "s.silent", timeout=1)
         assert info.value.code == "timeout"
+        with pytest.raises(EncodeError, match=f"must have at most {LIMIT} bytes"):
+            await publish_to_stream(nc.jetstream(), make_event(1, BIG), "s.silent")
         await soon(flush(nc))
 
 
