@@ -13,8 +13,8 @@ import re
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
@@ -30,10 +30,11 @@ from .._natspy import RawMessage, send_publish
 from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import Replies, ReplyInbox
 from .._util.pausing import pause
+from .._util.supervising import supervise
 from ..core._publish import check_sizes
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
-from ._stream_lookup import PAUSE_SECONDS, Listeners, find_reason, late_error
+from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error
 from ._tally import PublishResult
 
 _PAUSE_SECONDS: Final = 0.2
@@ -80,9 +81,8 @@ class BulkPublisher:
         self._inbox = self._prefix = ""
         self._client: Client | None = None
         self._replies: Replies | None = None
-        self._listeners: Listeners | None = None
-        self._lookups: dict[str, asyncio.Task[None]] = {}
-        self._has_stream = False
+        self._search: StreamSearch | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._progress_at = self._active_until = 0.0
         self._messages = self._duplicates = 0
@@ -272,8 +272,9 @@ class BulkPublisher:
         before = len(self._pending)
         self._pending.difference_update(numbers)
         if count := before - len(self._pending):
+            assert self._search is not None
+            self._search.has_stream = True
             self._messages += count
-            self._has_stream = True
             self._progress_at = time.monotonic()
             self._changed.set()
 
@@ -290,23 +291,19 @@ class BulkPublisher:
             self._last_error = outcome
             self._retries[number] = time.monotonic() + PAUSE_SECONDS
             if outcome.code is ErrorCode.NO_RESPONDERS:
+                assert self._search is not None
                 self._no_responders[number] = subject
-                self._look_for_stream(subject)
+                self._search.look(subject)
 
-    def _look_for_stream(self, subject: str) -> None:
-        """Look up whether a stream listens, unless that is known or being looked up."""
-        assert self._listeners is not None
-        if subject not in self._lookups and (not self._has_stream or self._listeners.was_absent(subject)):
-            self._lookups[subject] = asyncio.create_task(self._look_up(self._listeners, subject))
+    def _start_lookup(self, work: Coroutine[Any, Any, None]) -> None:
+        task = supervise(work, "publisher", self._fail)
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
 
-    async def _look_up(self, listeners: Listeners, subject: str) -> None:
-        try:
-            await listeners.look(subject, self._ack_timeout)
-        except NoStreamError as error:
-            if any(number in self._pending and its == subject for number, its in self._no_responders.items()):
-                self._fail(error)
-        finally:
-            self._lookups.pop(subject, None)
+    def _fail_without_stream(self, error: NoStreamError, subject: str | None) -> None:
+        """Fail if a message to a subject without a stream is still unacknowledged."""
+        if any(number in self._pending and its == subject for number, its in self._no_responders.items()):
+            self._fail(error)
 
     def _deny(self, denial: Denial) -> bool:
         """Fail if a message was denied."""
@@ -415,7 +412,11 @@ class BulkPublisher:
 
     async def _open_acks(self, client: Client) -> None:
         self._sent.clear()
-        self._listeners = Listeners(client, self._api_prefix)
+        has_stream = self._search is not None and self._search.has_stream
+        self._search = StreamSearch(
+            client, self._api_prefix, self._ack_timeout, self._start_lookup, self._fail_without_stream
+        )
+        self._search.has_stream = has_stream
         # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
         self._inbox = self._inbox or client.new_inbox()
         inbox = ReplyInbox(client, self._inbox)
@@ -424,9 +425,10 @@ class BulkPublisher:
         self._prefix = self._replies.prefix
 
     async def _disconnect(self) -> None:
-        for task in self._lookups.values():
+        lookups = list(self._lookups)
+        for task in lookups:
             task.cancel()
-        await asyncio.gather(*self._lookups.values(), return_exceptions=True)
+        await asyncio.gather(*lookups, return_exceptions=True)
         if self._replies is not None:
             self._replies.close()
         if self._client is not None:

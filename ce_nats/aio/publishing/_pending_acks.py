@@ -97,11 +97,13 @@ class PendingAcks:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._fast is not None:
-            self._fast.close()
-        for item in self.pending.values():
-            item.ack.cancel()
-        await self._window.close()
+        try:
+            if self._fast is not None:
+                self._fast.close()
+        finally:
+            for item in self.pending.values():
+                item.ack.cancel()
+            await self._window.close()
 
     @property
     def is_full(self) -> bool:
