@@ -23,7 +23,7 @@ from ._permissions import ConnectionWatch, Denial
 from ._util.supervising import failure
 
 # Header block of a no-responders status, as far as it is read.
-NO_RESPONDERS: Final = b"NATS/1.0 503"
+_NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
 class Replies:
@@ -79,16 +79,9 @@ class Replies:
         self._inbox.replies.pop(self.prefix.encode(), None)
         ConnectionWatch.of(self._inbox.nc).remove(self._on_denied)
 
-    def guard(self, call: Callable[[], None]) -> None:
-        """Call a function that the event loop or nats-py has called, whose exceptions are to be failures."""
-        try:
-            call()
-        except (Exception, asyncio.CancelledError) as error:
-            self._fail(failure(self._name, error))
-
     def deliver(self, messages: list[RawMessage]) -> None:
         """Pass on replies. Never raises."""
-        try:  # as guard() does
+        try:
             self._receive(messages)
         except (Exception, asyncio.CancelledError) as error:
             self._fail(failure(self._name, error))
@@ -197,4 +190,4 @@ def _is_failed(opening: asyncio.Future[Subscription]) -> bool:
 
 def reports_no_responders(data: bytes, block: bytes) -> bool:
     """Return whether payload and header block of a reply are a no-responders status."""
-    return not data and block.startswith(NO_RESPONDERS)
+    return not data and block.startswith(_NO_RESPONDERS)

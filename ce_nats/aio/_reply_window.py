@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ class Pending(msgspec.Struct, eq=False):
 
 
 P = TypeVar("P", bound=Pending)
+T = TypeVar("T")
 
 
 class Unacknowledged(Generic[P]):
@@ -222,10 +224,14 @@ class ReplyWindow(Generic[P]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def guard(self, call: Callable[[], None]) -> None:
-        """Call a function of the event loop or of nats-py, whose exceptions fail all messages."""
-        if self._replies is not None:
-            self._replies.guard(call)
+    def guard(self, call: Callable[[], None]) -> bool:
+        """Call a function for the event loop; return whether it has succeeded: its exception fails all messages."""
+        try:
+            call()
+        except (Exception, asyncio.CancelledError) as error:
+            self.fail(failure(self._name, error))
+            return False
+        return True
 
     def _receive(self, messages: list[RawMessage]) -> None:
         items, read, length = self.unacknowledged.items, self._read, len(self.prefix.encode())
@@ -238,12 +244,20 @@ class ReplyWindow(Generic[P]):
                 self.finish(item, outcome)
 
     def _tick(self) -> None:
-        try:
-            self._check(time.monotonic())
-        except (Exception, asyncio.CancelledError) as error:
-            self.fail(failure(self._name, error))
+        if not self.guard(partial(self._check, time.monotonic())):
             return
         if not self.is_full:
             self._changed.set()
         if self.is_open:
             self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+
+def set_outcome(future: asyncio.Future[T], outcome: T | DeliveryError) -> None:
+    """Set the outcome of a message, unless its future was cancelled; an error need not be awaited."""
+    if future.done():
+        return
+    if isinstance(outcome, DeliveryError):
+        future.set_exception(outcome)
+        future.exception()  # otherwise asyncio logs it if the future is not awaited
+    else:
+        future.set_result(outcome)

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 
 from ..aio._errors import delivery_errors
 from ..aio._reply_inbox import ReplyInbox, reports_no_responders
-from ..aio._reply_window import Pending, ReplyWindow
+from ..aio._reply_window import Pending, ReplyWindow, set_outcome
 from ..errors import DecodeError, DeliveryError, ErrorCode, StanError
 from ._session import new_id
 from .wire import PubAck
@@ -126,15 +126,11 @@ def _read(item: _PendingMessage, data: bytes, block: bytes) -> str | StanError |
 
 def _end(item: _PendingMessage, outcome: str | DeliveryError) -> None:
     """Report the outcome of a message."""
-    is_awaited = not item.ack.done()
     if isinstance(outcome, str):
-        if is_awaited:
-            item.ack.set_result(outcome)
+        set_outcome(item.ack, outcome)
         return
     error = _as_own(outcome)
-    if is_awaited:
-        item.ack.set_exception(error)
-        item.ack.exception()  # otherwise asyncio logs it if the future is not awaited
+    set_outcome(item.ack, error)
     item.on_failure(error)
 
 

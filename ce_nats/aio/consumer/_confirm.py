@@ -15,7 +15,7 @@ from ...errors import DeliveryError, ErrorCode
 from .._natspy import api_timeout, check_writable, client_of, write_publish_frame
 from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import ReplyInbox, reports_no_responders
-from .._reply_window import Pending, ReplyWindow
+from .._reply_window import Pending, ReplyWindow, set_outcome
 from ._entry import Entry
 from ._running import Running
 
@@ -119,9 +119,4 @@ class Confirmations:
 
 def _end(ack: _Ack, outcome: DeliveryError | Literal[True]) -> None:
     """Set the result of an acknowledgement."""
-    if ack.result.done():
-        return
-    if isinstance(outcome, DeliveryError):
-        ack.result.set_exception(outcome)
-    else:
-        ack.result.set_result(None)
+    set_outcome(ack.result, None if outcome is True else outcome)

@@ -28,7 +28,7 @@ from .._errors import delivery_errors
 from .._natspy import api_prefix, client_of
 from .._permissions import ConnectionWatch
 from .._reply_inbox import ReplyInbox, reports_no_responders
-from .._reply_window import Pending, ReplyWindow
+from .._reply_window import Pending, ReplyWindow, set_outcome
 from .._util.pausing import pause
 from ..core._publish import publish_with_block
 from ._atomic_lookup import (
@@ -215,14 +215,10 @@ class Attempt:
     def _end(self, part: _Part, outcome: BatchAck | DeliveryError | Literal[True]) -> None:
         """Note the outcome of a message; the first failure is that of the attempt."""
         self._bytes -= part.size
-        if isinstance(outcome, DeliveryError):
-            part.ack.set_exception(outcome)
-            part.ack.exception()  # otherwise asyncio logs it: those between the first and the last are not awaited
-            if self._failed is None:
-                is_of_batch = self._is_last(part.position) and outcome.code is not ErrorCode.INVALID_BATCH
-                self._failed = Failed(outcome, None if is_of_batch else part.position)
-        else:
-            part.ack.set_result(outcome if isinstance(outcome, BatchAck) else None)
+        set_outcome(part.ack, None if outcome is True else outcome)
+        if isinstance(outcome, DeliveryError) and self._failed is None:
+            is_of_batch = self._is_last(part.position) and outcome.code is not ErrorCode.INVALID_BATCH
+            self._failed = Failed(outcome, None if is_of_batch else part.position)
 
     def _check(self, now: float) -> None:
         watch, parts = ConnectionWatch.of(self._nc), self._window.unacknowledged

@@ -34,7 +34,7 @@ from .._util.supervising import supervise
 from ..core._publish import check_sizes
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
-from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error
+from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error, unacknowledged_error
 from ._tally import PublishResult
 
 _PAUSE_SECONDS: Final = 0.2
@@ -338,7 +338,7 @@ class BulkPublisher:
             return
         now = time.monotonic()
         if not self._client.is_connected:
-            await self._give_up_connection(_closed(self._client, self._subject(min(self._pending))))
+            await self._give_up_connection(unacknowledged_error(self._client, self._subject(min(self._pending))))
         elif self._sent and now - self._sent[0][2] >= self._ack_timeout:
             await self._give_up_connection(await self._late(self._client))
         elif self._retries:
@@ -439,9 +439,3 @@ class BulkPublisher:
 def _block(message: NatsMessage) -> bytes:
     check_subject(message.subject)
     return encode_header_block(message.headers) if message.headers else b""
-
-
-def _closed(client: Client, subject: str) -> DeliveryError:
-    loss = ConnectionWatch.of(client).loss
-    text = f"{subject}: the connection was closed before the acknowledgement arrived"
-    return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text)

@@ -26,13 +26,13 @@ from .._errors import delivery_errors
 from .._natspy import FrameBuffer, api_prefix, client_of, send_buffer
 from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import ReplyInbox
-from .._reply_window import ReplyWindow
+from .._reply_window import ReplyWindow, set_outcome
 from ._denials import Denials
 from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error
+from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error, unacknowledged_error
 from ._tally import Tally
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
@@ -224,14 +224,9 @@ class PendingAcks:
 
     def _end(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
         """Report the outcome of a message."""
-        is_awaited = not item.ack.done()
+        set_outcome(item.ack, outcome)
         if isinstance(outcome, PubAck):
-            if is_awaited:
-                item.ack.set_result(outcome)
             self.tally.add(outcome, item.attempts)
-        elif is_awaited:
-            item.ack.set_exception(outcome)
-            item.ack.exception()  # otherwise asyncio logs it if the future is not awaited
         self._done(item, outcome)
 
     # --- Denied permissions -------------------------------------------------------------------------------------------
@@ -330,9 +325,7 @@ class PendingAcks:
     def fail_late(self, item: PendingMessage) -> None:
         """Fail a message that is not acknowledged in time, or before the connection was closed; it may be stored."""
         if self.nc.is_closed:
-            loss = ConnectionWatch.of(self.nc).loss
-            text = f"{item.subject}: the connection was closed before the acknowledgement arrived"
-            self.fail(item, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
+            self.fail(item, unacknowledged_error(self.nc, item.subject))
             return
         violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
         late = late_error(item.subject, self._search.reason(item.subject) or violation)

@@ -16,6 +16,7 @@ from nats.aio.client import Client
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from .._jetstream_api import NO_JETSTREAM, StreamApi
+from .._permissions import ConnectionWatch
 from .._reply_window import Pending
 
 # Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
@@ -178,6 +179,13 @@ class StreamSearch:
 def late_error(subject: str, reason: str = "") -> DeliveryError:
     """Return the error of a message that is not acknowledged in time; the reason begins with its punctuation."""
     return DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement arrived in time{reason}")
+
+
+def unacknowledged_error(nc: Client, subject: str) -> DeliveryError:
+    """Return the error of a message on a connection that was closed; the message may be stored."""
+    loss = ConnectionWatch.of(nc).loss
+    text = f"{subject}: the connection was closed before the acknowledgement arrived"
+    return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text)
 
 
 async def find_reason(nc: Client, api_prefix: str, subject: str, timeout: float) -> str:
