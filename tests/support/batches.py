@@ -12,14 +12,14 @@ SECONDS = 60
 
 
 @asynccontextmanager
-async def pending_acks(nc, window=1000):
+async def pending_acks(nc, window=1000, ack_timeout=SECONDS):
     """Yield the window of unacknowledged messages, with the outcome of each message by its tag."""
     outcomes = {}
     acks = PendingAcks(
         nc,
         lambda item, outcome: outcomes.update({item.tag: outcome}),
         window=window,
-        ack_timeout=SECONDS,
+        ack_timeout=ack_timeout,
         retry_timeout=SECONDS,
         fast_ingest=True,
     )

@@ -23,7 +23,9 @@ from .._jetstream_api import StreamApi, StreamOnSubject
 from .._natspy import RawMessage, before_close, is_server_from
 from .._permissions import Denial
 from .._reply_inbox import Replies, ReplyInbox
-from ._lane import PING, Lane, Owner
+from ._batches import PING, Batches, Reply, subjects_of
+from ._lane import Lane
+from ._outbox import Outbox
 from ._pending_message import PendingMessage
 from ._routes import UNKNOWN, Routes
 
@@ -46,18 +48,16 @@ _PING: Final = b"%d" % PING
 
 class FastIngest:
     """
-    Batches to the streams that accept them.
+    Batches to the streams that accept them, of at most ``size`` unacknowledged messages.
 
     Attributes:
         routes: Lanes by subject, of subjects that were looked up.
     """
 
-    def __init__(self, owner: Owner, *, window: int, ack_timeout: float, retry_timeout: float) -> None:
-        self._owner = owner
-        self._nc = owner.nc
-        self._flow = max(1, min(_MAX_FLOW, window // 4))
-        self._ack_timeout = ack_timeout
-        self._retry_timeout = min(retry_timeout, _LOOKUP_RETRY_SECONDS)
+    def __init__(self, outbox: Outbox, size: int) -> None:
+        self._outbox = outbox
+        self._nc = outbox.nc
+        self._flow = max(1, min(_MAX_FLOW, size // 4))
         self._routes: Routes[Lane] = Routes()
         self.routes = self._routes.by_subject
         self._misses = 0
@@ -72,7 +72,7 @@ class FastIngest:
 
     def open(self) -> None:
         """Receive replies; those to other messages of the owner are received already."""
-        inbox, fail = ReplyInbox.of(self._nc), self._owner.fail_all
+        inbox, fail = ReplyInbox.of(self._nc), self._outbox.window.fail
         self._replies = Replies(inbox, "publisher", self._on_replies, denied=lambda _: False, fail=fail)
         self._replies.add()
         self._forget = before_close(self._nc, self._write_all)
@@ -98,11 +98,12 @@ class FastIngest:
         """Wait until a message on a subject that is not sent in a batch does not overtake one that is."""
         for lane in self._routes.lanes_on(subject):
             await lane.emptied()
-        if self._without_stream is not None and subject in self._without_stream.subjects:
-            await self._without_stream.emptied()
+        other = self._without_stream
+        if other is not None and subject in _subjects(other):
+            await other.emptied()
 
     def _api(self, timeout: float = _LOOKUP_SECONDS) -> StreamApi:
-        return StreamApi(self._nc, DEFAULT_PREFIX, timeout, self._retry_timeout)
+        return StreamApi(self._nc, DEFAULT_PREFIX, timeout, min(self._outbox.retry_timeout, _LOOKUP_RETRY_SECONDS))
 
     async def _look_up(self, subject: str) -> Lane | None:
         if self._misses >= _MAX_MISSES or not is_server_from(self._nc, (2, 14)):
@@ -130,12 +131,14 @@ class FastIngest:
         """Set the result of a lookup. Later messages on a subject must not overtake those that wait in another lane."""
         self._routes.set_stream(name, patterns, lane)
         for one in self._lanes:
-            for subject in one.subjects:
+            for subject in _subjects(one):
                 self._routes.remember(subject, one)
 
     def _new_lane(self, stream: str, last: int) -> Lane:
         inbox = "" if self._replies is None else self._replies.prefix[:-1]
-        lane = Lane(self._owner, inbox, stream, last, self._renew, flow=self._flow, ack_timeout=self._ack_timeout)
+        name = self._nc.new_inbox().rpartition(".")[2]  # unique
+        batches = Batches(stream, name, last, flow=self._flow, ack_timeout=self._outbox.ack_timeout)
+        lane = Lane(self._outbox, batches, inbox, self._flow)
         self._lanes.append(lane)
         return lane
 
@@ -155,7 +158,7 @@ class FastIngest:
     def _write_all(self) -> None:
         """Write the messages that wait; called before the connection is closed."""
         for lane in self._lanes:
-            self._owner.guard(lane.write_all)
+            self._outbox.window.guard(lane.write_last)
 
     def commit(self) -> None:
         """End open batches."""
@@ -178,33 +181,30 @@ class FastIngest:
             return
         batch, number = words[1].decode("latin-1"), int(words[4][:18])
         for lane in self._lanes:
-            if lane.batch == batch:
-                is_ping = words[5] == _PING
-                lane.receive(number, data, block or b"", is_ping=is_ping)
+            if lane.batches.batch.id == batch and lane.receive(Reply(number, data, block or b"", words[5] == _PING)):
+                self._outbox.window.start_task(self._renew_routes(lane))
 
     # --- Subjects that move to another stream -------------------------------------------------------------------------
 
-    def _renew(self, lane: Lane) -> None:
-        """Look up again which streams the messages of a suspended lane belong to, and resume it."""
-        self._owner.start_task(self._renew_routes(lane))
-
     async def _renew_routes(self, lane: Lane) -> None:
+        """Look up again which streams the messages of a suspended lane belong to, and resume it."""
         found: dict[str, Lane | None] = {}
         async with self._lock:
             try:
                 fresh = await self._look_up_again(lane)
                 # Messages that are published meanwhile are added to the lane, or wait for the lock.
-                while missing := [subject for subject in lane.subjects if subject not in found]:
+                while missing := [subject for subject in _subjects(lane) if subject not in found]:
                     await self._find_all_again(lane, missing, fresh, found)
                     await self._end_batch(lane, found)
                 await self._find_mapped(lane, fresh, found)
             except DeliveryError:
                 found = {}  # no answer; ask again after the next refusal
-            self._distribute(lane.resume(found), found)
+            gone = {subject for subject, target in found.items() if target is not lane}
+            self._distribute(lane.resume(gone), found)
 
     async def _find_mapped(self, lane: Lane, fresh: set[str], found: dict[str, Lane | None]) -> None:
         """Publish messages one by one from now on if JetStream's API does not know the stream of their subject."""
-        subject = lane.mapped_subject
+        subject = lane.batches.mapped_subject
         if subject and await self._find_again(subject, fresh) is lane:
             if len(self._unbatched) >= _MAX_UNBATCHED:
                 self._unbatched.clear()
@@ -213,15 +213,16 @@ class FastIngest:
 
     async def _look_up_again(self, lane: Lane) -> set[str]:
         """Set the present subjects of the stream of a lane, and return its name."""
-        if not lane.stream:
+        stream = lane.batches.stream
+        if not stream:
             return set()
         try:
-            await self._add(await self._api(_RENEWAL_SECONDS).stream_named(lane.stream))
+            await self._add(await self._api(_RENEWAL_SECONDS).stream_named(stream))
         except DeliveryError as error:
             if error.code is not ErrorCode.STREAM_NOT_FOUND:
                 raise
-            self._set_stream(lane.stream, [], lane)
-        return {lane.stream}
+            self._set_stream(stream, [], lane)
+        return {stream}
 
     async def _find_all_again(
         self, lane: Lane, subjects: Iterable[str], fresh: set[str], found: dict[str, Lane | None]
@@ -245,44 +246,45 @@ class FastIngest:
 
     async def _end_batch(self, lane: Lane, found: Mapping[str, Lane | None]) -> None:
         """Find out which messages the stream of a suspended lane has stored, if some leave it: these are not resent."""
-        staying = [subject for subject in lane.subjects if found.get(subject) is lane]
-        if len(staying) == len(lane.subjects):
+        subjects = _subjects(lane)
+        staying = [subject for subject in subjects if found.get(subject) is lane]
+        if len(staying) == len(subjects):
             return
         if staying:
             await lane.end_batch(staying[0])
-        elif lane.stream:
+        elif lane.batches.stream:
             await self._find_stored(lane)
 
     def sent(self) -> Iterator[PendingMessage]:
         """Yield the messages of open batches that are not acknowledged."""
         for lane in self._lanes:
-            yield from lane.sent
+            yield from lane.batches.sent
 
     def waiting(self) -> Iterator[PendingMessage]:
         """Yield the messages that are in no batch."""
         for lane in self._lanes:
-            yield from lane.waiting
+            yield from lane.batches.waiting
 
     def after_denial(self, denial: Denial) -> None:
         """Continue after the denied messages have failed: the others of their batches may be stored."""
         for lane in self._lanes:
             if lane.suspend_at_denial():
-                self._owner.start_task(self._end_denied(lane, denial))
+                self._outbox.window.start_task(self._end_denied(lane, denial))
             else:
                 lane.send()
 
     async def _end_denied(self, lane: Lane, denial: Denial) -> None:
         """Find out which messages before the denied ones are stored, and resend the others."""
         async with self._lock:
-            allowed = [subject for subject in lane.subjects if not denial.is_publish(subject)]
+            allowed = [subject for subject in _subjects(lane) if not denial.is_publish(subject)]
             if allowed:
                 await lane.end_batch(allowed[0])
             for pause in _STORING_PAUSES:
-                if allowed or not lane.sent:
+                if allowed or not lane.batches.sent:
                     break
                 await asyncio.sleep(pause)
                 await self._find_stored(lane)
-            self._distribute(lane.resume({}), {})
+            lane.resume(())
 
     async def _find_stored(self, lane: Lane) -> None:
         """
@@ -290,10 +292,10 @@ class FastIngest:
 
         A batch is stored in order, so messages before it are stored, too.
         """
-        for subject in lane.sent_subjects[:_MAX_LOOKUPS]:
+        for subject in subjects_of(lane.batches.sent)[:_MAX_LOOKUPS]:
             with suppress(DeliveryError):
                 api = self._api().without_retries()
-                stored = await api.stored(lane.stream, {"last_by_subj": subject})
+                stored = await api.stored(lane.batches.stream, {"last_by_subj": subject})
                 if stored is not None:
                     lane.note_stored(subject, stored.seq, stored.hdrs)
 
@@ -302,11 +304,15 @@ class FastIngest:
         by_lane: dict[Lane | None, list[PendingMessage]] = {}
         for item in items:
             target = found[item.subject]
-            by_lane.setdefault(None if target is None or target.is_disabled else target, []).append(item)
+            by_lane.setdefault(None if target is None or target.is_ordinary else target, []).append(item)
         for target, part in by_lane.items():
             if target is None:
-                self._owner.send_alone(part)
+                self._outbox.publish_batched(part)
             else:
                 target.adopt(part)
             for item in part:
                 self._routes.remember(item.subject, target)
+
+
+def _subjects(lane: Lane) -> list[str]:
+    return subjects_of((*lane.batches.sent, *lane.batches.waiting))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -23,17 +23,15 @@ from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from ...message import NatsMessage
 from .._errors import delivery_errors
-from .._natspy import FrameBuffer, api_prefix, client_of, send_buffer
-from .._permissions import ConnectionWatch, Denial
+from .._natspy import api_prefix, client_of, send_buffer
+from .._permissions import Denial
 from .._reply_inbox import ReplyInbox
-from .._reply_window import ReplyWindow, set_outcome
-from ._denials import Denials
 from ._fast_ingest import FastIngest
 from ._lane import Lane
+from ._outbox import Outbox
 from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply, uncertain
 from ._routes import UNKNOWN
-from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error, unacknowledged_error
-from ._tally import Tally
+from ._stream_lookup import PAUSE_SECONDS, find_reason, late_error
 
 # Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
 _YIELD_MESSAGES: Final = 64
@@ -68,27 +66,27 @@ class PendingAcks:
         fast_ingest: bool = False,
     ) -> None:
         self.nc = nc
-        self.tally = Tally()
-        self._done = done
-        self._ack_timeout = ack_timeout
-        self._retry_timeout = retry_timeout
-        self._window: ReplyWindow[PendingMessage] = ReplyWindow(
-            window,
-            name="publisher",
+        self._outbox = Outbox(
+            nc,
+            done,
+            size=window,
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            api_prefix=api_prefix,
             read=self._read,
             check=self._check,
-            done=self._end,
             denied=self._on_denial,
+            absent=self._fail_unsent,
         )
+        self.tally = self._outbox.tally
+        self._window = self._outbox.window
         self.pending = self._window.unacknowledged.items
-        self._search = StreamSearch(nc, api_prefix, ack_timeout, self.start_task, self._fail_unsent)
+        self._search = self._outbox.search
+        self._denials = self._outbox.denials
         self._unyielded = 0
-        self._frames = FrameBuffer(nc)
-        self._denials = Denials()
-        self._fast: FastIngest | None = None
         # Under another prefix, subjects and replies may be mapped between accounts.
-        if fast_ingest and api_prefix == DEFAULT_PREFIX:
-            self._fast = FastIngest(self, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
+        may_batch = fast_ingest and api_prefix == DEFAULT_PREFIX
+        self._fast = FastIngest(self._outbox, window) if may_batch else None
 
     async def __aenter__(self) -> PendingAcks:
         await self._window.open(ReplyInbox.of(self.nc))
@@ -177,36 +175,23 @@ class PendingAcks:
         """Send a message now, or in a batch."""
         now, nc, token = time.monotonic(), self.nc, self._window.unacknowledged.new_token()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
-        give_up, due = now + self._retry_timeout, now + self._ack_timeout
+        outbox = self._outbox
+        give_up, due = now + outbox.retry_timeout, now + outbox.ack_timeout
         item = self.pending[token] = PendingMessage(token, subject, due, ack, data, block, tag, give_up, attempts)
-        if lane is not None and not lane.is_disabled and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
+        if lane is not None and not lane.is_ordinary and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
             item.is_batched = True
-            lane.add(item)
+            lane.add(item, now)
             return item
         if self._denials.counts and self._denials.holds(item.subject):
             item.due = now  # not sent, and fails with the denied ones
             return item
         try:
-            self._publish(item)
+            outbox.publish(item)
         except Exception:
             self._window.drop(item)
             with delivery_errors(subject, nc):  # not around the call: it takes as long as the call
                 raise
         return item
-
-    def _publish(self, item: PendingMessage) -> None:
-        data, block = item.data, item.block
-        # As wire.nats.write_publish() does, without a frame for each message.
-        sizes = f"{len(block)} {len(block) + len(data)}" if block else len(data)
-        line = f"{'HPUB' if block else 'PUB'} {item.subject} {self._window.prefix}{item.token} {sizes}\r\n"
-        try:
-            self._frames.write(line.encode(), block, data)
-        except nats.errors.OutboundBufferLimitError:
-            # The connection is lost, and nats-py's buffer is full. Retry later.
-            item.due = time.monotonic() + PAUSE_SECONDS
-        else:
-            item.attempts += 1
-            item.last_error = None
 
     def _read(self, item: PendingMessage, data: bytes, block: bytes) -> PubAck | DeliveryError | None:
         """Return the outcome in a reply, or None if the message is to be resent."""
@@ -218,23 +203,11 @@ class PendingAcks:
             item.attempts = max(0, item.attempts - 1)
             item.due = min(item.due, time.monotonic() + PAUSE_SECONDS)
             if outcome.code is ErrorCode.NO_RESPONDERS:
-                self.look_for_stream(item.subject)
+                self._search.look(item.subject, may_lack_jetstream=self._fast is not None and self._fast.has_found)
             return None
         return outcome
 
-    def _end(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
-        """Report the outcome of a message."""
-        set_outcome(item.ack, outcome)
-        if isinstance(outcome, PubAck):
-            self.tally.add(outcome, item.attempts)
-        self._done(item, outcome)
-
     # --- Denied permissions -------------------------------------------------------------------------------------------
-
-    @property
-    def is_held(self) -> bool:
-        """Whether batches wait until it is known which messages were denied."""
-        return bool(self._denials)
 
     def _on_denial(self, denial: Denial) -> bool:
         """Fail the messages on a denied subject, sent or not, except those that the server has received before."""
@@ -246,7 +219,7 @@ class PendingAcks:
         if not sent:
             return False
         self._denials.begin(denial, sent)
-        self.start_task(self._settle(denial))
+        self._window.start_task(self._settle(denial))
         return True
 
     async def _settle(self, denial: Denial) -> None:
@@ -254,7 +227,7 @@ class PendingAcks:
         try:
             await send_buffer(self.nc)
             if self._window.is_open:  # nats-py ignores a cancellation
-                await self.nc.flush(max(1, math.ceil(self._ack_timeout)))
+                await self.nc.flush(max(1, math.ceil(self._outbox.ack_timeout)))
         except (nats.errors.Error, asyncio.TimeoutError, OSError):
             self._denials.forget(denial)  # the server denies the messages again when they are resent
             return
@@ -270,80 +243,9 @@ class PendingAcks:
 
     def _fail_unstored(self, item: PendingMessage, error: DeliveryError) -> None:
         """Fail a message whose last attempt was not stored."""
-        self.fail(item, uncertain(item.subject, error) if item.attempts else error)
+        self._outbox.fail(item, uncertain(item.subject, error) if item.attempts else error)
 
-    # --- For batches --------------------------------------------------------------------------------------------------
-
-    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a background task, whose exception fails all messages."""
-        self._window.start_task(work)
-
-    def fail_all(self, error: DeliveryError) -> None:
-        """Fail all messages, and each later one."""
-        self._window.fail(error)
-
-    def guard(self, call: Callable[[], None]) -> None:
-        """Call a function of the event loop, whose exception fails all messages."""
-        self._window.guard(call)
-
-    def finish_all(self, items: Sequence[PendingMessage], ack: PubAck) -> int:
-        """
-        Process the acknowledgement of messages, some of which may have failed meanwhile.
-
-        Returns the number of the messages that this acknowledgement leaves open, and that were sent once.
-        """
-        done, pop, tally = self._done, self.pending.pop, self.tally
-        self._search.note_all_stored(items)
-        is_known = ack.seq > 0 or bool(ack.duplicate)
-        count = once = 0
-        for item in items:
-            if pop(item.token, None) is not None:
-                if not item.ack.done():
-                    item.ack.set_result(ack)
-                if is_known:
-                    tally.add(ack, item.attempts, in_batch=not ack.seq)
-                else:
-                    count += 1
-                    once += item.attempts == 1
-                done(item, ack)
-        tally.add_batch(count)
-        self._window.wake()
-        return once
-
-    def fail(self, item: PendingMessage, error: DeliveryError) -> None:
-        """Process the failure of a message."""
-        self._window.finish(item, error)
-
-    def send_alone(self, items: Iterable[PendingMessage]) -> None:
-        """Publish messages of a batch in the ordinary way."""
-        for item in items:
-            item.is_batched = False
-            item.due = time.monotonic() + self._ack_timeout
-            with suppress(nats.errors.Error):
-                self._publish(item)
-
-    def fail_late(self, item: PendingMessage) -> None:
-        """Fail a message that is not acknowledged in time, or before the connection was closed; it may be stored."""
-        if self.nc.is_closed:
-            self.fail(item, unacknowledged_error(self.nc, item.subject))
-            return
-        violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-        late = late_error(item.subject, self._search.reason(item.subject) or violation)
-        self.fail(item, item.last_error or late)
-
-    def fail_if_too_large(self, item: PendingMessage) -> bool:
-        """Fail a message if the server's ``max_payload`` was lowered below its size; return whether it failed."""
-        size = len(item.block) + len(item.data)
-        if size <= self.nc.max_payload:
-            return False
-        limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
-        text = f"{item.subject}: no acknowledgement arrived, and {limit}"
-        self.fail(item, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
-        return True
-
-    def look_for_stream(self, subject: str) -> None:
-        """Look up whether a stream listens, after a no-responders status."""
-        self._search.look(subject, may_lack_jetstream=self._fast is not None and self._fast.has_found)
+    # --- Failures -----------------------------------------------------------------------------------------------------
 
     def _fail_unsent(self, error: NoStreamError, subject: str | None) -> None:
         """Fail the messages to a subject without a stream; all messages if it is None."""
@@ -368,7 +270,7 @@ class PendingAcks:
         is_closed = self.nc.is_closed
         items = self.pending.values()
         if self.nc.is_connected:
-            late = now + self._ack_timeout / 2
+            late = now + self._outbox.ack_timeout / 2
             self._search.explain(
                 {item.subject for item in items if item.was_sent and item.due < late and not item.last_error}
             )
@@ -379,17 +281,20 @@ class PendingAcks:
     def _resend(self, item: PendingMessage, now: float) -> None:
         """Resend a message that is due, or fail it if it must not be resent."""
         is_late = now >= item.give_up or not (item.attempts == 0 or has_copy_detection(item.block))
+        outbox = self._outbox
         if self.nc.is_closed:
-            self.fail_late(item)
-        elif (self._denials and self._denials.holds(item.subject)) or self.fail_if_too_large(item):
+            outbox.fail_late(item)
+        elif self._denials and self._denials.holds(item.subject):
             pass
+        elif outbox.is_too_large(item):
+            outbox.fail_too_large(item)
         elif is_late:
-            self.fail_late(item)
+            outbox.fail_late(item)
         else:
-            item.due = now + self._ack_timeout
+            item.due = now + outbox.ack_timeout
             if self.nc.is_connected:
                 with suppress(nats.errors.Error):
-                    self._publish(item)
+                    outbox.publish(item)
 
 
 async def publish_one(js: JetStreamContext, message: NatsMessage, block: bytes, timeout: float) -> PubAck:

@@ -42,6 +42,7 @@ class PendingMessage(Pending, eq=False):
         attempts: Number of attempts, without those known to be not stored.
         last_error: Error of the last attempt if the message is to be resent; else None.
         is_batched: Whether it is sent in a batch of fast ingest, which has other reply subjects.
+        has_failed: Whether it has failed; a batch has its place until the server has processed it.
     """
 
     ack: asyncio.Future[PubAck]
@@ -52,6 +53,7 @@ class PendingMessage(Pending, eq=False):
     attempts: int = 0
     last_error: DeliveryError | None = None
     is_batched: bool = False
+    has_failed: bool = False
 
     @property
     def was_sent(self) -> bool:

@@ -11,7 +11,7 @@ from ce_nats import from_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.aio.publishing import _fast_ingest
-from ce_nats.aio.publishing._lane import BURST
+from ce_nats.aio.publishing._batches import BURST
 from ce_nats.testing import NatsServer
 from tests.support.batches import expected, ids, payloads, pending_acks, publish_all, send
 from tests.support.broker import ignore

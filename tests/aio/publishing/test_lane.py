@@ -1,7 +1,6 @@
-"""The messages to one stream in batches: duplicates, refusals, lost messages and replies, on real servers."""
+"""The messages to one stream in batches: duplicates, refusals, lost messages, on real servers."""
 
 import asyncio
-import json
 from random import Random
 
 import nats
@@ -9,11 +8,10 @@ import pytest
 
 from ce_nats.aio import Publisher, PublishError
 from ce_nats.aio.jetstream import configure_stream
-from ce_nats.aio.publishing import _lane
+from ce_nats.aio.publishing import _batches, _lane
 from ce_nats.testing import NatsServer
 from tests.support.batches import expected, ids, payloads, pending_acks, publish_all, send
 from tests.support.broker import ignore
-from tests.support.waiting import until
 
 SECONDS = 60
 COUNT = 2_000
@@ -58,81 +56,6 @@ async def test_number_of_duplicates_is_known_with_another_publisher(nc, js, subj
     assert (again.acknowledged, again.duplicates) == (COUNT, COUNT)
     assert (other.acknowledged, other.duplicates) == (COUNT, None)
     assert len(await ids(js, batched)) == 2 * COUNT
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"error": {"code": 409, "err_code": 10158, "description": "message with that id is in process"}},
-        {"stream": "S", "seq": 7, "count": 1},  # another leader has lost the messages before
-    ],
-    ids=["in process", "stored now"],
-)
-async def test_duplicates_are_sent_again_until_the_last_one_is_known_to_be_stored(
-    js, subject, batched, make_event, monkeypatch, reply
-):
-    """In batches the server counts messages as duplicates that it may lose, so the last one is also sent alone."""
-    replies = []
-    receive = _lane.Lane.receive
-
-    def changed(lane, number, data, block, **options):
-        if lane._unconfirmed:
-            replies.append(json.loads(data))
-            if len(replies) == 1:
-                data = json.dumps({**reply, "batch": lane.batch}).encode()
-        receive(lane, number, data, block, **options)
-
-    for publisher in (Publisher(js), Publisher(js)):
-        async with publisher:
-            for number in range(50):
-                await publisher.publish(make_event(number), subject)
-        monkeypatch.setattr(_lane.Lane, "receive", changed)
-    assert [(reply["duplicate"], reply["seq"]) for reply in replies] == [
-        (True, 50),
-        (True, 50 if "error" in reply else 49),
-    ]
-    assert publisher.acknowledged == 50
-    assert await ids(js, batched) == expected(range(50))
-
-
-async def test_duplicates_that_were_lost_are_stored_in_order(js, subject, batched, make_event, monkeypatch):
-    """As after a new leader: the last one of them is not stored before the others."""
-    frames = []
-    write = _lane.Lane._write
-
-    def lose_first_batch(lane, items, *, commits):
-        with monkeypatch.context() as patched:
-            patched.setattr(_lane, "write_publish_frame", lambda *frame: frames.append(frame))
-            write(lane, items, commits=commits)
-        if commits:
-            monkeypatch.setattr(_lane.Lane, "_write", write)
-            end = {"batch": lane.batch, "stream": batched, "count": lane._number, "seq": 0}
-            asyncio.get_running_loop().call_soon(lane.receive, lane._number, json.dumps(end).encode(), b"")
-
-    monkeypatch.setattr(_lane.Lane, "_write", lose_first_batch)
-    async with Publisher(js) as publisher:
-        for number in range(50):
-            await publisher.publish(make_event(number), subject)
-    assert frames
-    assert await ids(js, batched) == expected(range(50))
-
-
-async def test_order_is_kept_however_many_batches_are_lost_after_the_first(
-    js, subject, batched, make_event, monkeypatch
-):
-    """As during an election. Ordinary messages, which are published if no batch is possible, would lose it."""
-    write = _lane.write_publish_frame
-    async with Publisher(js, ack_timeout=0.1) as publisher:
-        await publisher.publish(make_event(0), subject)
-        await publisher.flush()
-        lost = []
-        monkeypatch.setattr(_lane, "write_publish_frame", lambda *frame: lost.append(frame[1]))
-        for number in range(1, 100):
-            await publisher.publish(make_event(number), subject)
-        await until(lambda: sum(b".1." in frame for frame in lost) > 2 * _lane._MAX_FAILURES)
-        monkeypatch.setattr(_lane, "write_publish_frame", write)
-    assert publisher.batched
-    assert await ids(js, batched) == expected(range(100))
 
 
 # --- Refusals ---------------------------------------------------------------------------------------------------------
@@ -185,12 +108,9 @@ async def test_deleted_stream_is_an_error(js, subject, batched, make_event):
 # --- Lost messages and replies ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched, seed, monkeypatch):
-    """Pieces of what is sent are dropped, and replies: gaps, lost acknowledgements, messages of a forgotten batch."""
-    rng = Random(seed)
-    write, receive = _lane.write_publish_frame, _lane.Lane.receive
-    dropped = []
+async def test_lost_messages_change_nothing(nc, js, subject, batched, monkeypatch):
+    """Pieces of what is sent are dropped, which makes gaps; replies are lost in test_batches.py."""
+    rng, write, dropped = Random(1), _lane.write_publish_frame, []
 
     def write_some(nc, frame, *sizes):
         if rng.random() < 0.1 and len(dropped) < 40:
@@ -198,17 +118,9 @@ async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched
         else:
             write(nc, frame, *sizes)
 
-    def receive_some(lane, *reply, **options):
-        if rng.random() < 0.1 and len(dropped) < 40:
-            dropped.append(reply)
-        else:
-            receive(lane, *reply, **options)
-
     monkeypatch.setattr(_lane, "write_publish_frame", write_some)
-    monkeypatch.setattr(_lane.Lane, "receive", receive_some)
-    monkeypatch.setattr(_lane, "_PING_SECONDS", 0.05)
-    async with pending_acks(nc, window=300) as (acks, outcomes):
-        acks._fast._ack_timeout = 0.5
+    monkeypatch.setattr(_batches, "PING_SECONDS", 0.05)
+    async with pending_acks(nc, window=300, ack_timeout=0.5) as (acks, outcomes):
         for number in range(COUNT):
             await send(acks, subject, number, b"Nats-Msg-Id: %d" % number)
             if rng.random() < 0.01:

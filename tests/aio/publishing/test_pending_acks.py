@@ -13,7 +13,8 @@ import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio import PublishResult
-from ce_nats.aio.publishing._lane import BURST
+from ce_nats.aio._natspy import FrameBuffer
+from ce_nats.aio.publishing._batches import BURST
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.wire.nats import encode_header_block
 from tests.support.scripted_server import (
@@ -223,7 +224,7 @@ async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
         def refuse(*_):
             raise nats.errors.OutboundBufferLimitError
 
-        monkeypatch.setattr(acks._frames, "write", refuse)
+        monkeypatch.setattr(FrameBuffer, "write", refuse)
         items = [await send(acks), await send(acks)]
         assert [item.attempts for item in items] == [0, 0]
         monkeypatch.undo()
@@ -234,7 +235,7 @@ async def test_messages_that_do_not_fit_into_the_buffer_are_resent(monkeypatch):
 
 async def test_fault_of_the_write_is_raised(monkeypatch):
     async with pending_acks() as (_, acks):
-        monkeypatch.setattr(acks._frames, "write", None)
+        monkeypatch.setattr(FrameBuffer, "write", None)
         with pytest.raises(TypeError):
             await send(acks)
         assert acks.pending == {}
