@@ -53,7 +53,7 @@ OTHER_BROKERS = {"stan", "iggy"}
 THEIR_USERS = {"spark", *TOOLS}
 # Parts of ce_nats.aio, from the bottom up: each may import those before it.
 AIO_PARTS = (
-    *("_util", "_frame_splitter", "_natspy", "_pull_status", "_foreign_subjects", "_permissions"),
+    *("_util", "link", "_pull_status", "_foreign_subjects"),
     *("_server_codes", "_errors", "_reply_inbox", "_reply_window", "_connect", "_jetstream_api"),
     *("core", "_observer", "reading", "_object_writer", "_claim_check"),
     *("publishing", "consumer", "jetstream", "__init__"),

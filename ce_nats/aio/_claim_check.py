@@ -25,10 +25,10 @@ from ..codec.event import DecodedEvent, EventLike, attributes_data_and_presence
 from ..errors import DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.dataref import DATAREF, ObjectReference, object_name, object_reference
 from ._jetstream_api import StreamApi
-from ._natspy import api_prefix, api_timeout, client_of
 from ._object_writer import ObjectWriter, bucket_errors, chunk_subject, metadata_subject
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS, Patience
+from .link._client import api_prefix, api_timeout, client_of
 from .reading._range_reader import read_range_on
 
 OVER: Final = 256 * 2**10

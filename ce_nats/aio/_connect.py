@@ -18,19 +18,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import ParseResult
-from weakref import WeakKeyDictionary
 
 import nats.errors
 from nats.aio.client import Client, Srv
 
 from .._numbers import is_integer
-from .._settings import DEFAULT_PREFIX, ConnectionSettings, Secret, invalid, resolve
+from .._settings import ConnectionSettings, Secret, invalid, resolve
 from ..errors import DeliveryError, ErrorCode, preview
-from ._foreign_subjects import remember_api_prefix
-from ._natspy import TlsTransport, end_reconnecting, intercept_connects, reconnect_after, transport_of, use_transport
-from ._permissions import PAYLOAD_VIOLATION, ConnectionWatch
 from ._util.opening import opening
 from ._util.pausing import random_number
+from .link._connecting import (
+    TlsTransport,
+    end_reconnecting,
+    intercept_connects,
+    reconnect_after,
+    transport_of,
+    use_transport,
+)
+from .link._link import PAYLOAD_VIOLATION, Link
 
 _log: Final = logging.getLogger(__name__)
 
@@ -205,8 +210,9 @@ async def establish(
         "max_reconnect_attempts": 1,  # 0 sets no limit
         "reconnect_time_wait": _RETRY_SECONDS,
     }
-    remember_api_prefix(client, settings.api_prefix)
-    _api_prefixes[client] = settings.api_prefix
+    link = Link.of(client)
+    link.api_prefixes.add(settings.api_prefix)
+    link.context_prefix = settings.api_prefix
     _demand_tls(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
     reconnect_after(client, PAYLOAD_VIOLATION)
 
@@ -239,12 +245,9 @@ async def establish(
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
-_api_prefixes: Final[WeakKeyDictionary[Client, str]] = WeakKeyDictionary()
-
-
 def context_prefix(nc: Client) -> str:
     """Return the prefix of JetStream's API that the context of a connection has set, or the default."""
-    return _api_prefixes.get(nc, DEFAULT_PREFIX)
+    return Link.of(nc).context_prefix
 
 
 async def disconnect(nc: Client) -> None:
@@ -284,7 +287,7 @@ class _Callbacks:
         """Note that the connection was established, the first time or by a reconnect."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
-        ConnectionWatch.of(self._client)
+        Link.of(self._client)
         self._is_connected, self._is_lost, self._last_error = True, False, ""
 
     async def _error_cb(self, error: Exception) -> None:
@@ -318,7 +321,7 @@ class _Callbacks:
     async def _closed_cb(self) -> None:
         if not self._is_connected:
             return
-        loss = ConnectionWatch.of(self._client).loss
+        loss = Link.of(self._client).ending.loss
         if self._given["closed_cb"] is not None:
             await self._given["closed_cb"]()
         elif self._is_lost:

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
 from . import _server_codes as codes
-from ._permissions import ConnectionWatch
+from .link._link import Link
 
 # The API uses the status codes of HTTP: "code": 503, "description": "JetStream system temporarily unavailable".
 _SERVER_ERRORS: Final = 500
@@ -71,7 +71,7 @@ def delivery_errors(
     except nats.errors.MaxPayloadError as error:
         raise EncodeError(ErrorCode.PAYLOAD_TOO_LARGE, f"{target}: {error}") from error
     except nats.errors.ConnectionClosedError as error:
-        raise (delivery_error(target, error) if nc is None else ConnectionWatch.of(nc).closed_error(target)) from error
+        raise (delivery_error(target, error) if nc is None else Link.of(nc).ending.closed_error(target)) from error
     except nats.errors.Error as error:
         raise delivery_error(target, error, refused=refused) from error
 

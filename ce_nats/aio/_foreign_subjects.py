@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
-from weakref import WeakKeyDictionary
 
 from nats.aio.client import Client
 
 from ..subjects import check_subject_from_message
-
-_API_PREFIXES: Final[WeakKeyDictionary[Client, set[str]]] = WeakKeyDictionary()
-
-
-def remember_api_prefix(nc: Client, prefix: str) -> None:
-    """Store a prefix of JetStream's API that a connection uses."""
-    _API_PREFIXES.setdefault(nc, set()).add(prefix)
+from .link._link import Link
 
 
 def check_foreign_subject(nc: Client, subject: str, *, allowed: Iterable[str] = (), is_reply: bool = False) -> None:
@@ -25,4 +17,4 @@ def check_foreign_subject(nc: Client, subject: str, *, allowed: Iterable[str] = 
     Raises:
         EncodeError: ``invalid-subject`` or ``forbidden-subject``.
     """
-    check_subject_from_message(subject, api_prefixes=_API_PREFIXES.get(nc, ()), allowed=allowed, is_reply=is_reply)
+    check_subject_from_message(subject, api_prefixes=Link.of(nc).api_prefixes, allowed=allowed, is_reply=is_reply)

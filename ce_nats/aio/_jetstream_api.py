@@ -31,11 +31,10 @@ from ..codec.timestamp import Timestamp
 from ..errors import ApiError, DeliveryError, ErrorCode, preview
 from . import _server_codes as codes
 from ._errors import api_error, delivery_errors
-from ._foreign_subjects import remember_api_prefix
-from ._natspy import api_prefix, api_timeout, client_of, server_info
-from ._permissions import answered
 from ._util.checks import check_client
 from ._util.patience import RETRY_SECONDS, Patience
+from .link._client import api_prefix, api_timeout, client_of, server_info
+from .link._link import Link, answered
 
 _log: Final = logging.getLogger(__name__)
 
@@ -254,7 +253,7 @@ class StreamApi:
         retry_timeout: float = RETRY_SECONDS,
     ) -> None:
         check_client(nc)
-        remember_api_prefix(nc, prefix)
+        Link.of(nc).api_prefixes.add(prefix)
         self.prefix = prefix
         self.nc = nc
         self._timeout = timeout

@@ -24,9 +24,9 @@ from ..errors import ApiError, DeliveryError, ErrorCode
 from . import _server_codes as codes
 from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
-from ._natspy import api_timeout, client_of
-from ._permissions import answered
 from ._util.patience import Patience
+from .link._client import api_timeout, client_of
+from .link._link import answered
 
 _log: Final = logging.getLogger(__name__)
 

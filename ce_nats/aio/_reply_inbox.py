@@ -18,9 +18,12 @@ from nats.aio.subscription import Subscription
 
 from ..errors import CeNatsError, DeliveryError
 from ._errors import delivery_errors
-from ._natspy import RawMessage, Receive, has_subscription, receive_raw, subscribe_raw, subscription_id
-from ._permissions import ConnectionWatch, Denial
 from ._util.supervising import failure
+from .link._client import has_subscription, subscription_id
+from .link._frame_splitter import RawMessage
+from .link._link import Link
+from .link._permissions import Denial
+from .link._reading import Receive
 
 # Header block of a no-responders status, as far as it is read.
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
@@ -72,12 +75,12 @@ class Replies:
     def add(self) -> None:
         """Receive replies on a subscription that another operation has opened."""
         self._inbox.replies[self.prefix.encode()] = self
-        ConnectionWatch.of(self._inbox.nc).add(self._on_denied)
+        Link.of(self._inbox.nc).permissions.add(self._on_denied)
 
     def close(self) -> None:
         """Receive no further replies."""
         self._inbox.replies.pop(self.prefix.encode(), None)
-        ConnectionWatch.of(self._inbox.nc).remove(self._on_denied)
+        Link.of(self._inbox.nc).permissions.remove(self._on_denied)
 
     def deliver(self, messages: list[RawMessage]) -> None:
         """Pass on replies. Never raises."""
@@ -115,12 +118,12 @@ class ReplyInbox:
         self._opening: asyncio.Future[Subscription] | None = None
         # Whether the server has denied the subscription, which nats-py then still has.
         self._is_denied = False
-        ConnectionWatch.of(nc).add(self._on_denied)
+        Link.of(nc).permissions.add(self._on_denied)
 
     @classmethod
     def of(cls, nc: Client) -> ReplyInbox:
         """Return the inbox of a connection."""
-        return ConnectionWatch.of(nc).shared(cls)
+        return Link.of(nc).shared(cls)
 
     def new_prefix(self) -> str:
         """Return the beginning of the reply subjects of an operation; the first one of an inbox is always the same."""
@@ -129,7 +132,7 @@ class ReplyInbox:
 
     async def close(self) -> None:
         """Unsubscribe; for an inbox with its own subject. Never raises."""
-        ConnectionWatch.of(self.nc).remove(self._on_denied)
+        Link.of(self.nc).permissions.remove(self._on_denied)
         await self._unsubscribe()
 
     async def subscribed(self) -> None:
@@ -143,7 +146,7 @@ class ReplyInbox:
             await self._unsubscribe()
         opening = self._opening
         if opening is None or (opening.done() and not _is_open(nc, opening)):
-            opening = self._opening = asyncio.ensure_future(subscribe_raw(nc, self.subject, self._receive))
+            opening = self._opening = asyncio.ensure_future(Link.of(nc).reading.subscribe(self.subject, self._receive))
             opening.add_done_callback(_is_failed)  # otherwise asyncio logs its error if no operation waits any more
         await asyncio.wait((opening,))
         opening.result()
@@ -156,7 +159,7 @@ class ReplyInbox:
         await asyncio.wait((opening,))
         if not _is_failed(opening):
             subscription = opening.result()
-            receive_raw(self.nc, subscription_id(subscription), None)
+            Link.of(self.nc).reading.receive(subscription_id(subscription), None)
             with suppress(nats.errors.Error, CeNatsError):
                 await subscription.unsubscribe()
 

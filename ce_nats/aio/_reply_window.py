@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ..errors import DeliveryError
-from ._natspy import RawMessage
-from ._permissions import Denial
 from ._reply_inbox import Replies, ReplyInbox
 from ._util.supervising import failure, supervise
+from .link._frame_splitter import RawMessage
+from .link._permissions import Denial
 
 _log: Final = logging.getLogger(__name__)
 

@@ -29,11 +29,12 @@ from ..message import HeadersLike, StoredMessage
 from ..wire.nats import write_header_block
 from ._claim_check import ClaimCheck
 from ._jetstream_api import StreamApi
-from ._natspy import RawMessage, api_prefix, api_timeout, client_of, server_info
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
 from .core._publish import check_size
+from .link._client import api_prefix, api_timeout, client_of, server_info
+from .link._frame_splitter import RawMessage
 from .publishing._pending_acks import publish_one
 from .publishing._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, event_id, prepare_for_stream
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss

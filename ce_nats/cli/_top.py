@@ -15,8 +15,8 @@ from rich.live import Live
 
 from ..aio import Events
 from ..aio._jetstream_api import StreamApi, is_final
-from ..aio._natspy import client_of
 from ..aio.consumer._outage import Pause
+from ..aio.link._client import client_of
 from ..capture._message_json import as_line
 from ..codec.binary import Dialect
 from ..errors import DeliveryError

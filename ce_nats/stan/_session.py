@@ -22,8 +22,8 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from ..aio._errors import delivery_errors
 from ..aio._foreign_subjects import check_foreign_subject
-from ..aio._permissions import ConnectionWatch, answered
 from ..aio._util.supervising import supervise
+from ..aio.link._link import Link, answered
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
 from ._options import check_count, check_kind, check_seconds
@@ -255,7 +255,7 @@ class Session:
         while self.error is None:
             await asyncio.sleep(_TICK_SECONDS)
             if self.nc.is_closed:
-                loss = ConnectionWatch.of(self.nc).loss
+                loss = Link.of(self.nc).ending.loss
                 self.lose(ErrorCode.CONNECTION_CLOSED, f"{_NATS_CLOSED}: {loss}" if loss else _NATS_CLOSED)
             elif has_pings and time.monotonic() >= due:
                 due = time.monotonic() + interval

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 
 from .. import aio
-from ..aio._natspy import before_close
 from ..aio._util.supervising import failure, supervise
 from ..aio.consumer._acks import AckWriter
 from ..aio.consumer._ledger import Ledger
 from ..aio.consumer._running import Reporter, Running
 from ..aio.consumer._settle import Settler
+from ..aio.link._link import Link
 from ._bridge import check_fork
 from ._loop import Loop
 
@@ -62,7 +62,7 @@ class HandledDeliveries:
         # Those that need more than an acknowledgement in the ledger, or whose acknowledgement may fail.
         self._others: deque[aio.Delivery] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._forget = before_close(settler.nc, self._flush)
+        self._forget = Link.of(settler.nc).closing.before(self._flush)
 
     def add(self, delivery: aio.Delivery) -> bool:
         """

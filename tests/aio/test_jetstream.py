@@ -8,12 +8,12 @@ import pytest
 
 from ce_nats import ContentMode, EncodeError, dedup_id, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, connect
-from ce_nats.aio import _natspy as _nats
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._connect import disconnect
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._natspy import client_of
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.link._client import client_of
+from ce_nats.aio.link._link import Link
 from ce_nats.aio.reading import _range_reader as ranges
 from ce_nats.aio.reading import _stored_messages as one_by_one
 from ce_nats.capture import read_capture, write_capture
@@ -373,7 +373,7 @@ async def test_connection_is_shared_with_other_operations(way, nc, js, ten, subj
     assert found == list(range(1, 11))
     await nc.flush()
     assert seen == [{"a": "1"}]
-    assert not _nats._Reading.of(nc)._receivers
+    assert not Link.of(nc).reading.receivers
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import nats
 import pytest
 
 from ce_nats import DeliveryError
-from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio._reply_inbox import Replies, ReplyInbox, reports_no_responders
+from ce_nats.aio.link._link import Link
+from ce_nats.aio.link._permissions import Denial
 from ce_nats.testing import NatsServer
 from tests.support.broker import ignore
 from tests.support.tables import each
@@ -71,7 +72,7 @@ async def test_closed_operation_gets_nothing_and_the_next_one_has_another_prefix
     await nc.publish(f"{prefix[:-3]}", b"without a token")
     await nc.publish(f"{second.replies.prefix}1", b"own")
     await until(lambda: second.messages)
-    assert ConnectionWatch.of(nc)._notify(Denial("publish", "none"))
+    assert Link.of(nc).permissions.notify(Denial("publish", "none"))
     assert (first.messages, first.denials, len(second.messages), len(second.denials)) == ([], [], 1, 1)
 
 

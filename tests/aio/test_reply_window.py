@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ce_nats import DeliveryError, ErrorCode
-from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio._reply_inbox import ReplyInbox
 from ce_nats.aio._reply_window import Pending, ReplyWindow, Unacknowledged
+from ce_nats.aio.link._link import Link
+from ce_nats.aio.link._permissions import Denial
 from tests.support.scripted_server import ACK, NO_RESPONDERS, REFUSED, SECONDS, scripted
 from tests.support.tables import each
 from tests.support.waiting import until
@@ -295,10 +296,10 @@ async def test_window_that_was_not_opened_is_closed():
 async def test_denied_inbox_fails_all_messages():
     async with opened(size=10) as (_, window):
         items = [await window.publish() for _ in range(3)]
-        watch, inbox = ConnectionWatch.of(window.nc), ReplyInbox.of(window.nc)
-        assert not watch._notify(Denial("subscription", "other.>"))
+        permissions, inbox = Link.of(window.nc).permissions, ReplyInbox.of(window.nc)
+        assert not permissions.notify(Denial("subscription", "other.>"))
         assert window.outcomes == {}
-        assert watch._notify(Denial("subscription", inbox.subject.lower()))
+        assert permissions.notify(Denial("subscription", inbox.subject.lower()))
         assert [error.code for error in await ended(window, *items)] == ["permission-denied"] * 3
         assert window.unacknowledged.failure.code == "permission-denied"
         assert window.pending == []

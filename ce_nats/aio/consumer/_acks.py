@@ -18,8 +18,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from .._errors import delivery_error
-from .._natspy import before_close, check_writable, send_publish, write_publish_frame
 from .._util.supervising import failure, supervise
+from ..link._link import Link
+from ..link._writing import check_writable, send_publish, write_publish_frame
 from ._entry import Entry
 from ._ledger import MAX_ACKS, Ledger
 from ._running import Reporter, Running
@@ -41,7 +42,7 @@ class AckWriter:
         self._delay = delay
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._forget = before_close(nc, partial(self._close, is_connection=True))
+        self._forget = Link.of(nc).closing.before(partial(self._close, is_connection=True))
         self._extending: asyncio.Task[None] | None = None
 
     def open(self, interval: float) -> None:

@@ -12,10 +12,12 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ...errors import DeliveryError, ErrorCode
-from .._natspy import api_timeout, check_writable, client_of, write_publish_frame
-from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import ReplyInbox, reports_no_responders
 from .._reply_window import Pending, ReplyWindow, set_outcome
+from ..link._client import api_timeout, client_of
+from ..link._link import Link
+from ..link._permissions import Denial
+from ..link._writing import check_writable, write_publish_frame
 from ._entry import Entry
 from ._running import Running
 
@@ -107,7 +109,7 @@ class Confirmations:
 
     def _check(self, now: float) -> None:
         if self._nc.is_closed:
-            self._window.finish_all(ConnectionWatch.of(self._nc).closed_error(self._target))
+            self._window.finish_all(Link.of(self._nc).ending.closed_error(self._target))
         for ack in self._window.unacknowledged.due(now):
             text = f"{self._target}: an acknowledgement was not confirmed in time"
             self._window.finish(ack, DeliveryError(ErrorCode.TIMEOUT, text))

@@ -27,9 +27,9 @@ from ...redelivery import BLOCK_HEADER, KEPT_HEADER, DeadLetter, is_server_heade
 from ...subjects import check_subject
 from ...wire._ack_subject import parse_ack_subject
 from .._jetstream_api import Stored, StreamApi, nanoseconds
-from .._natspy import api_prefix, client_of
 from .._util.checks import check_jetstream
 from .._util.patience import RETRY_SECONDS
+from ..link._client import api_prefix, client_of
 from ..publishing._pending_acks import PendingAcks
 from ..publishing._pending_message import PendingMessage
 from ..publishing._prepare import MAX_HEADER_BYTES

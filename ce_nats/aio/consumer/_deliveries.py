@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from ...errors import DecodeError
-from .._permissions import ConnectionWatch
+from ..link._link import Link
 from ._acks import AckWriter
 from ._delivery import Delivery
 from ._fetch import Fetcher
@@ -111,7 +111,7 @@ class Deliveries:
         """
         running = self._running
         if self._nc.is_closed:
-            running.cut_off(ConnectionWatch.of(self._nc).closed_error(running.target))
+            running.cut_off(Link.of(self._nc).ending.closed_error(running.target))
         if running.is_cut_off:
             assert running.error is not None
             raise running.error

@@ -10,7 +10,8 @@ from nats.aio.msg import Msg
 
 from ...codec.event import DecodedEvent
 from ...wire._ack_subject import AckSubject, parse_ack_subject
-from .._natspy import RawMessage, message_of
+from ..link._frame_splitter import RawMessage
+from ..link._messages import message_of
 
 
 class Place(Enum):

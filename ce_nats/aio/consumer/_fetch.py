@@ -24,11 +24,14 @@ from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCo
 from ...wire._ack_subject import AckSubject, parse_ack_subject
 from ...wire.nats import read_header_block
 from .._errors import delivery_errors
-from .._natspy import RawMessage, on_drain, receive_raw, subscribe_raw, subscription_id, unsubscribe_and_drain
-from .._permissions import ConnectionWatch, Denial
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.supervising import failure, supervise
 from ..core._publish import round_trip
+from ..link._client import subscription_id
+from ..link._frame_splitter import RawMessage
+from ..link._link import Link
+from ..link._permissions import Denial
+from ..link._queue import on_drain, unsubscribe_and_drain
 from ._acks import AckWriter
 from ._binding import Binding
 from ._entry import Entry
@@ -106,9 +109,9 @@ class Fetcher:
             DeliveryError: ``connection-closed``.
         """
         self._inbox = f"{self._nc.new_inbox()}.*"
-        ConnectionWatch.of(self._nc).add(self._on_denial)
+        Link.of(self._nc).permissions.add(self._on_denial)
         with delivery_errors(self._binding.target, self._nc):
-            self._subscription = await subscribe_raw(self._nc, self._inbox, self._receive)
+            self._subscription = await Link.of(self._nc).reading.subscribe(self._inbox, self._receive)
         on_drain(self._subscription, self._end_consumer)
         self._task = supervise(self._keep_requesting(), self._binding.target, self._running.fail)
 
@@ -129,8 +132,8 @@ class Fetcher:
                     await unsubscribe_and_drain(subscription, lambda: round_trip(self._nc))
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
-            receive_raw(self._nc, subscription_id(subscription), None)
-        ConnectionWatch.of(self._nc).remove(self._on_denial)
+            Link.of(self._nc).reading.receive(subscription_id(subscription), None)
+        Link.of(self._nc).permissions.remove(self._on_denial)
 
     def wake(self) -> None:
         """Check whether another request can be sent."""
@@ -144,7 +147,7 @@ class Fetcher:
         await self._wanted.wait()
         while self._running.error is None:
             if self._nc.is_closed:
-                self._running.cut_off(ConnectionWatch.of(self._nc).closed_error(self._binding.target))
+                self._running.cut_off(Link.of(self._nc).ending.closed_error(self._binding.target))
                 return
             batch = self._ledger.free_slots(time.monotonic()) if self._is_due() else 0
             if batch:

@@ -22,7 +22,7 @@ from ...subjects import check_name, check_pattern, covers
 from .. import _server_codes as codes
 from .._foreign_subjects import check_foreign_subject
 from .._jetstream_api import StreamApi, nanoseconds
-from .._natspy import client_of
+from ..link._client import client_of
 from ..publishing._replay import framed
 from ..reading._stored_messages import as_message, block_pairs
 

@@ -39,9 +39,7 @@ from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX
 from .._claim_check import ClaimCheck
 from .._jetstream_api import ConsumerState, StreamApi
-from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome
-from .._permissions import ConnectionWatch, Denial
 from .._util.checks import (
     check_config,
     check_count,
@@ -51,6 +49,9 @@ from .._util.checks import (
     check_jetstream,
     check_key,
 )
+from ..link._client import client_of
+from ..link._link import Link
+from ..link._permissions import Denial
 from ._acks import AckWriter
 from ._batch import Batch
 from ._batch_handlers import BatchWorkers, Collector
@@ -363,7 +364,7 @@ class PullConsumer:
             text = "validate= needs the data, and the consumer has headers_only"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._binding.target}: {text}")
         self._parts = parts = self._assemble(state)
-        ConnectionWatch.of(parts.settler.nc).add(self._on_denial)
+        Link.of(parts.settler.nc).permissions.add(self._on_denial)
         parts.acks.open(min(self._binding.waits) / 3)
         if parts.confirmations is not None:
             await parts.confirmations.open()
@@ -406,7 +407,7 @@ class PullConsumer:
             await parts.settler.finish()
             await parts.intake.release(parts.ledger.unhandled())
         finally:
-            ConnectionWatch.of(parts.settler.nc).remove(self._on_denial)
+            Link.of(parts.settler.nc).permissions.remove(self._on_denial)
             self._reporter.close()
             await parts.outage.close()
             await parts.acks.end()

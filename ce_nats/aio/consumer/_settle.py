@@ -20,10 +20,10 @@ from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, Er
 from ...message import MSG_ID
 from ...redelivery import Action, Blame, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
-from .._natspy import api_timeout, client_of, mark_acked
 from .._observer import MessageOutcome, Observer, OutcomeKind
 from .._util.pausing import random_number
 from ..core._publish import round_trip
+from ..link._client import api_timeout, client_of, mark_acked
 from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
 from ._background import Background

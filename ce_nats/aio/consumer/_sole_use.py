@@ -23,7 +23,7 @@ from nats.aio.subscription import Subscription
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
 from .._jetstream_api import Progress
-from .._permissions import answered
+from ..link._link import answered
 from ._binding import METADATA_IMPOSSIBLE, Binding
 from ._key_order import IN_USE_SECONDS, OtherClients, Sharing
 

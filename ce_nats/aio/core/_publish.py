@@ -29,10 +29,11 @@ from ...message import Headers, HeadersLike, NatsMessage, folded, header_pairs
 from ...subjects import check_subject
 from ...wire.nats import write_publish
 from .._errors import delivery_errors
-from .._natspy import is_reading, send_publish, server_info
-from .._permissions import ConnectionWatch, result_unless
 from .._util.checks import check_client
 from .._util.pausing import pause
+from ..link._client import server_info
+from ..link._link import Link, result_unless
+from ..link._writing import send_publish
 
 # "NATS/1.0" CRLF before the header lines, CRLF after them; ": " and CRLF in each line.
 _BLOCK_BYTES: Final = 12
@@ -109,7 +110,7 @@ async def send(nc: Client, message: NatsMessage) -> None:
     Raises:
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
-    ConnectionWatch.of(nc)
+    Link.of(nc)
     with delivery_errors(message.subject, nc):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
 
@@ -136,7 +137,7 @@ async def flush(nc: Client) -> None:
     """
     check_client(nc)
     await round_trip(nc)
-    ConnectionWatch.of(nc).check_publishes()
+    Link.of(nc).permissions.check_publishes()
 
 
 async def round_trip(nc: Client) -> None:
@@ -149,11 +150,11 @@ async def round_trip(nc: Client) -> None:
     Raises:
         DeliveryError: ``connection-closed``; ``timeout``: the server does not answer.
     """
-    with delivery_errors("flush", nc), ConnectionWatch.of(nc).until_closed("flush") as failed:
+    with delivery_errors("flush", nc), Link.of(nc).ending.until_closed("flush") as failed:
         for _ in range(2):
             await result_unless(failed, nc.flush)
             # nats-py does not wait for a PONG while it reconnects or closes; its read loop does not run then.
-            if not is_reading(nc):
+            if not Link.of(nc).reading.is_running:
                 await _until_read(nc, failed)
                 await result_unless(failed, nc.flush)
 
@@ -167,7 +168,7 @@ async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None
         nats.errors.FlushTimeoutError: The reconnect took too long.
     """
     give_up = time.monotonic() + _FLUSH_SECONDS
-    while not is_reading(nc):
+    while not Link.of(nc).reading.is_running:
         if failed.done():
             raise failed.result()
         if time.monotonic() >= give_up:

@@ -15,7 +15,8 @@ from ...codec.event import DecodedEvent
 from ...errors import CeNatsError, DecodeError
 from ...message import header_pairs
 from ...wire._ack_subject import AckSubject, parse_ack_subject
-from .._natspy import RawMessage, message_of
+from ..link._frame_splitter import RawMessage
+from ..link._messages import message_of
 
 
 class Received:

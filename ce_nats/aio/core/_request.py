@@ -29,9 +29,9 @@ from ...message import HeadersLike
 from ...wire._ack_subject import ACK_PREFIX
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
-from .._natspy import client_of
-from .._permissions import answered
 from .._util.checks import check_client
+from ..link._client import client_of
+from ..link._link import answered
 from ._publish import as_nats_headers, check_size, prepare, send
 from ._received import Received
 from ._subscribe import receive

@@ -34,10 +34,14 @@ from ...errors import DecodeError, DeliveryError, ErrorCode
 from ...message import UnreadableHeaders
 from ...schemas import Validate, Validator, validator_of
 from .._errors import delivery_errors
-from .._natspy import MessageQueue, RawMessage, client_of, is_unsubscribed, message_of, subscription_id
-from .._permissions import ConnectionWatch, Denial
 from .._util.checks import check_client, check_subscription
 from .._util.opening import opening
+from ..link._client import client_of, is_unsubscribed, subscription_id
+from ..link._frame_splitter import RawMessage
+from ..link._link import Link
+from ..link._messages import message_of
+from ..link._permissions import Denial
+from ..link._queue import MessageQueue
 from ._publish import round_trip
 from ._raw_decoder import RawDecoder, raw_decoder
 from ._received import RawReceived, Received
@@ -86,8 +90,8 @@ class Events:
         self._decode_raw = decode_raw
         self._validator = validator
         self._denied: DeliveryError | None = None
-        self._watch = ConnectionWatch.of(self._nc)
-        self._watch.add(self._on_denial)
+        self._link = Link.of(self._nc)
+        self._link.permissions.add(self._on_denial)
 
     def __aiter__(self) -> Events:
         return self
@@ -158,11 +162,11 @@ class Events:
     @property
     def dropped(self) -> int:
         """Number of messages that are lost, because more of them waited for the iteration than nats-py keeps."""
-        return self._watch.dropped(self._sid)
+        return self._link.dropped.get(self._sid, 0)
 
     async def stop(self) -> None:
         """Unsubscribe. Further calls have no effect."""
-        self._watch.remove(self._on_denial)
+        self._link.permissions.remove(self._on_denial)
         with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
             await self.subscription.unsubscribe()
 
@@ -175,7 +179,7 @@ class Events:
         """
         if self._denied is not None:
             raise self._denied
-        loss = self._watch.loss
+        loss = self._link.ending.loss
         if loss is not None and not is_unsubscribed(self.subscription):
             text = f"{self.subscription.subject}: the connection was lost: {loss}"
             raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss

@@ -18,9 +18,9 @@ from ...message import MSG_ID, HeadersLike, NatsMessage, folded
 from ...schemas import Validate
 from ...subjects import check_name
 from .._claim_check import ClaimCheck
-from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_jetstream, check_positive
+from ..link._client import client_of
 from ._atomic_commit import AtomicCommit, BatchAck, batch_lines
 from ._atomic_lookup import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, EXPECTED_SUBJECT_SEQUENCE
 from ._prepare import DedupId, Outgoing, Preparation, Prepared, TimeToLive

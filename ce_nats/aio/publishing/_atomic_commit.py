@@ -25,12 +25,12 @@ from ...errors import ApiError, AtomicBatchError, DeliveryError, EncodeError, Er
 from ...message import MSG_ID, NatsMessage
 from .. import _server_codes as codes
 from .._errors import delivery_errors
-from .._natspy import api_prefix, client_of
-from .._permissions import ConnectionWatch
 from .._reply_inbox import ReplyInbox, reports_no_responders
 from .._reply_window import Pending, ReplyWindow, set_outcome
 from .._util.pausing import pause
 from ..core._publish import publish_with_block
+from ..link._client import api_prefix, client_of
+from ..link._link import Link
 from ._atomic_lookup import (
     BATCH_COMMIT,
     BATCH_ID,
@@ -221,13 +221,13 @@ class Attempt:
             self._failed = Failed(outcome, None if is_of_batch else part.position)
 
     def _check(self, now: float) -> None:
-        watch, parts = ConnectionWatch.of(self._nc), self._window.unacknowledged
+        ending, parts = Link.of(self._nc).ending, self._window.unacknowledged
         if self._nc.is_closed:
             for part in list(parts.items.values()):
-                self._window.finish(part, watch.closed_error(part.subject))
+                self._window.finish(part, ending.closed_error(part.subject))
         for part in parts.due(now):
             text = f"{part.subject}: no acknowledgement arrived in time"
-            violation = watch.violation_since(part.due - self._ack_timeout)
+            violation = ending.violation_since(part.due - self._ack_timeout)
             self._window.finish(part, DeliveryError(ErrorCode.TIMEOUT, text + violation))
 
 

@@ -23,7 +23,8 @@ from ...message import MSG_ID, NatsMessage
 from ...subjects import covers
 from .. import _server_codes as codes
 from .._jetstream_api import StreamApi
-from .._natspy import RawMessage, api_prefix, api_timeout, client_of
+from ..link._client import api_prefix, api_timeout, client_of
+from ..link._frame_splitter import RawMessage
 from ..reading._range_reader import read_range_on
 from ._prepare import TTL
 

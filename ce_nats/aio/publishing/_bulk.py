@@ -26,12 +26,14 @@ from ...subjects import check_subject
 from ...wire._frames import Frames, frames_of
 from ...wire.nats import encode_header_block
 from .._connect import disconnect
-from .._natspy import RawMessage, send_publish
-from .._permissions import ConnectionWatch, Denial
 from .._reply_inbox import Replies, ReplyInbox
 from .._util.pausing import pause
 from .._util.supervising import supervise
 from ..core._publish import check_sizes
+from ..link._frame_splitter import RawMessage
+from ..link._link import Link
+from ..link._permissions import Denial
+from ..link._writing import send_publish
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error, unacknowledged_error
@@ -361,7 +363,7 @@ class BulkPublisher:
 
     async def _late(self, client: Client) -> DeliveryError:
         subject = self._subject(min(self._pending))
-        violation = ConnectionWatch.of(client).violation_since(self._progress_at)
+        violation = Link.of(client).ending.violation_since(self._progress_at)
         reason = violation or await find_reason(client, self._api_prefix, subject, self._ack_timeout)
         return late_error(subject, reason)
 

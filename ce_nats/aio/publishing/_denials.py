@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._permissions import Denial
+from ..link._permissions import Denial
 from ._pending_message import PendingMessage
 
 

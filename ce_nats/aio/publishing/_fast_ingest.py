@@ -20,9 +20,11 @@ from typing import Final, cast
 from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode
 from .._jetstream_api import StreamApi, StreamOnSubject
-from .._natspy import RawMessage, before_close, is_server_from
-from .._permissions import Denial
 from .._reply_inbox import Replies, ReplyInbox
+from ..link._client import is_server_from
+from ..link._frame_splitter import RawMessage
+from ..link._link import Link
+from ..link._permissions import Denial
 from ._batches import PING, Batches, Reply, subjects_of
 from ._lane import Lane
 from ._outbox import Outbox
@@ -75,7 +77,7 @@ class FastIngest:
         inbox, fail = ReplyInbox.of(self._nc), self._outbox.window.fail
         self._replies = Replies(inbox, "publisher", self._on_replies, denied=lambda _: False, fail=fail)
         self._replies.add()
-        self._forget = before_close(self._nc, self._write_all)
+        self._forget = Link.of(self._nc).closing.before(self._write_all)
 
     async def look_up(self, subject: str) -> Lane | None:
         """Return the lane of a subject, and remember it; None if its stream accepts no batches."""

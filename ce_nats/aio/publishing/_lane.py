@@ -11,7 +11,7 @@ from typing import Final
 import nats.errors
 
 from ...wire.nats import write_publish
-from .._natspy import write_publish_frame
+from ..link._writing import write_publish_frame
 from ._atomic_lookup import EXPECTED_SEQUENCE
 from ._batches import (
     APPEND,

@@ -12,9 +12,10 @@ from nats.aio.client import Client
 from nats.js.api import PubAck
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
-from .._natspy import FrameBuffer
-from .._permissions import ConnectionWatch, Denial
 from .._reply_window import ReplyWindow, set_outcome
+from ..link._link import Link
+from ..link._permissions import Denial
+from ..link._writing import FrameBuffer
 from ._denials import Denials
 from ._pending_message import PendingMessage
 from ._stream_lookup import PAUSE_SECONDS, StreamSearch, late_error, unacknowledged_error
@@ -129,7 +130,7 @@ class Outbox:
         if self.nc.is_closed:
             self.fail(item, unacknowledged_error(self.nc, item.subject))
             return
-        violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self.retry_timeout)
+        violation = Link.of(self.nc).ending.violation_since(item.give_up - self.retry_timeout)
         late = late_error(item.subject, self.search.reason(item.subject) or violation)
         self.fail(item, item.last_error or late)
 

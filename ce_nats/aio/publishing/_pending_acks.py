@@ -23,9 +23,10 @@ from ..._settings import DEFAULT_PREFIX
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from ...message import NatsMessage
 from .._errors import delivery_errors
-from .._natspy import api_prefix, client_of, send_buffer
-from .._permissions import Denial
 from .._reply_inbox import ReplyInbox
+from ..link._client import api_prefix, client_of
+from ..link._permissions import Denial
+from ..link._writing import send_buffer
 from ._fast_ingest import FastIngest
 from ._lane import Lane
 from ._outbox import Outbox

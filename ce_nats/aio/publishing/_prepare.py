@@ -22,9 +22,9 @@ from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
 from ...schemas import Validate, validator_of
 from ...subjects import check_subject
 from ...wire.nats import decode_header_block, write_header_block
-from .._natspy import server_info
 from .._observer import Observer, Sending
 from ..core._publish import bytes_of, check_extra_headers, check_sizes, prepare, supports_headers
+from ..link._client import server_info
 
 DedupId: TypeAlias = Callable[[Any], str]
 TimeToLive: TypeAlias = Callable[[Any], str | None]

@@ -18,9 +18,9 @@ from ...extensions.tracing import TraceContext
 from ...message import HeadersLike, NatsMessage
 from ...schemas import Validate
 from .._claim_check import ClaimCheck
-from .._natspy import api_prefix, client_of
 from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_count, check_jetstream
+from ..link._client import api_prefix, client_of
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage
 from ._prepare import DedupId, Preparation, Prepared, TimeToLive

@@ -20,9 +20,9 @@ from ...subjects import check_pattern, check_plain_subject, check_subject
 from ...wire.nats import write_header_block
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
-from .._natspy import api_prefix, client_of
 from .._util.checks import check_count, check_jetstream, check_positive
 from ..core._publish import check_size, flush, publish_with_block, supports_headers
+from ..link._client import api_prefix, client_of
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage
 from ._prepare import MAX_HEADER_BYTES

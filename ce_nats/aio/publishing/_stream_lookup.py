@@ -16,8 +16,8 @@ from nats.aio.client import Client
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from .._jetstream_api import NO_JETSTREAM, StreamApi
-from .._permissions import ConnectionWatch
 from .._reply_window import Pending
+from ..link._link import Link
 
 # Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
@@ -183,7 +183,7 @@ def late_error(subject: str, reason: str = "") -> DeliveryError:
 
 def unacknowledged_error(nc: Client, subject: str) -> DeliveryError:
     """Return the error of a message on a connection that was closed; the message may be stored."""
-    loss = ConnectionWatch.of(nc).loss
+    loss = Link.of(nc).ending.loss
     text = f"{subject}: the connection was closed before the acknowledgement arrived"
     return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text)
 

@@ -35,10 +35,11 @@ from ...wire.nats import write_publish
 from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
-from .._natspy import RawMessage, write_publish_frame
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.finishing import finish
 from .._util.patience import RETRY_SECONDS, Patience
+from ..link._frame_splitter import RawMessage
+from ..link._writing import write_publish_frame
 from ._raw_pull import RawPull
 from ._stored_messages import metadata, read_one_by_one
 

@@ -18,8 +18,9 @@ from nats.aio.subscription import Subscription
 
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
-from .._natspy import RawMessage, receive_raw, subscribe_raw, subscription_id
-from .._permissions import denial
+from ..link._client import subscription_id
+from ..link._frame_splitter import RawMessage
+from ..link._link import Link, denial
 
 # Interval for checking the connection while no message arrives: nats-py does not notify waiting tasks of a loss.
 _CHECK_SECONDS: Final = 0.2
@@ -51,7 +52,7 @@ class RawPull:
         """
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
-            self._subscription = await subscribe_raw(self._nc, f"{self._inbox}.*", self._on_messages)
+            self._subscription = await Link.of(self._nc).reading.subscribe(f"{self._inbox}.*", self._on_messages)
         self._pulls += 1
         # A separate subject for each request: the server also sends a status after a complete one.
         reply = f"{self._inbox}.{self._pulls}"
@@ -72,7 +73,7 @@ class RawPull:
         """Stop receiving messages; the connection stays open. Never raises."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            receive_raw(self._nc, subscription_id(subscription), None)
+            Link.of(self._nc).reading.receive(subscription_id(subscription), None)
             with suppress(Exception):
                 await subscription.unsubscribe()
 

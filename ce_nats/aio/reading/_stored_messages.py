@@ -18,8 +18,8 @@ from ...errors import DecodeError, DeliveryError, ErrorCode
 from ...message import StoredMessage
 from ...wire._ack_subject import parse_ack_subject
 from .._jetstream_api import Stored, StreamApi
-from .._natspy import RawMessage
-from .._permissions import denial
+from ..link._frame_splitter import RawMessage
+from ..link._link import denial
 
 # Maximum number of requests in flight, and of bytes in their responses. The server disconnects a client with more than
 # 64 MiB of pending data, and counts data until all of it is written, so responses can count twice.

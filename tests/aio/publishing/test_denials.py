@@ -1,6 +1,6 @@
 """Which messages were denied, by the number of errors of the server."""
 
-from ce_nats.aio._permissions import Denial
+from ce_nats.aio.link._permissions import Denial
 from ce_nats.aio.publishing._denials import Denials
 from ce_nats.aio.publishing._pending_message import PendingMessage
 from tests.support.tables import each

@@ -8,8 +8,8 @@ import pytest
 from nats.js.api import PubAck
 
 from ce_nats import DeliveryError, ErrorCode
-from ce_nats.aio._natspy import FrameBuffer
 from ce_nats.aio._reply_inbox import ReplyInbox
+from ce_nats.aio.link._writing import FrameBuffer
 from ce_nats.aio.publishing._outbox import Outbox
 from ce_nats.aio.publishing._pending_message import PendingMessage
 from tests.support.scripted_server import SECONDS, scripted

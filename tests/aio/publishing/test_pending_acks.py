@@ -13,7 +13,7 @@ import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio import PublishResult
-from ce_nats.aio._natspy import FrameBuffer
+from ce_nats.aio.link._writing import FrameBuffer
 from ce_nats.aio.publishing._batches import BURST
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.wire.nats import encode_header_block

@@ -8,7 +8,7 @@ import pytest
 from ce_nats import ApiError, DeliveryError, EncodeError, NatsMessage, PublishError, dedup_id, from_nats_message
 from ce_nats.aio import Publisher, connect
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio._natspy import server_info
+from ce_nats.aio.link._client import server_info
 from ce_nats.aio.publishing._prepare import Outgoing, Preparation, event_id, prepare_for_stream
 from ce_nats.codec import _fast_path
 from ce_nats.codec.subject_template import SubjectTemplate

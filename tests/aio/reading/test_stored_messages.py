@@ -11,8 +11,9 @@ from pyarrow import parquet
 from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.aio import DeliveryError
 from ce_nats.aio._jetstream_api import Stored
-from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.link._link import Link
+from ce_nats.aio.link._permissions import Denial
 from ce_nats.aio.reading._stored_messages import _max_requests, as_message, as_messages, metadata, read_one_by_one
 from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
@@ -213,7 +214,7 @@ async def test_denial_ends_all_requests_in_flight(nc):
     assert (await anext(messages)).seq == 1
     reading = asyncio.create_task(anext(messages))
     await asyncio.sleep(0)
-    assert ConnectionWatch.of(nc)._notify(Denial("publish", api.stored_subject("S").lower()))
+    assert Link.of(nc).permissions.notify(Denial("publish", api.stored_subject("S").lower()))
     await asyncio.wait([reading], timeout=20)
     assert api.cancelled == 9
     with pytest.raises(DeliveryError, match="permission-denied"):

@@ -16,8 +16,8 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats import DeliveryError, EncodeError, from_nats_message, sync
 from ce_nats.aio import Publisher, PullConsumer, connect, events, flush, publish, request, respond, subscribe
-from ce_nats.aio._permissions import ConnectionWatch
 from ce_nats.aio.consumer import _dead_letters as deadletter
+from ce_nats.aio.link._link import Link
 from ce_nats.errors import DecodeError
 from ce_nats.message import UnreadableHeaders
 from ce_nats.testing import NatsServer
@@ -190,7 +190,7 @@ blocks = st.one_of(
 async def test_valid_messages_are_parsed_as_by_nats_py(block, subject, reply):
     """Its functions are not called, for speed."""
     plain, watched = Client(), Client()
-    ConnectionWatch.of(watched)
+    Link.of(watched)
     try:
         wanted = await plain._process_headers(block)
     except Exception:

@@ -13,7 +13,8 @@ MODULES: Final = (
     *("message.py", "subjects.py", "redelivery.py", "_ranges.py"),
     *("codec/**/*.py", "wire/*.py", "capture/*.py", "arrow/*.py", "extensions/*.py"),
     "aio/core/_raw_decoder.py",
-    *("aio/_util/*.py", "aio/_errors.py", "aio/_foreign_subjects.py", "aio/_observer.py", "aio/_permissions.py"),
+    *("aio/_util/*.py", "aio/_errors.py", "aio/_foreign_subjects.py", "aio/_observer.py"),
+    *("aio/link/_ending.py", "aio/link/_link.py", "aio/link/_permissions.py"),
     *("aio/_pull_status.py", "aio/consumer/_dead_letters.py", "aio/consumer/_entry.py", "aio/consumer/_isolation.py"),
     *("aio/consumer/_key_order.py", "aio/consumer/_keys.py", "aio/consumer/_ledger.py"),
     *("aio/_reply_inbox.py", "aio/_reply_window.py", "aio/publishing/_atomic_policy.py", "aio/publishing/_batches.py"),
@@ -52,7 +53,7 @@ FURTHER: Final = {
     "aio/reading/": ("tests/aio/reading",),
     "aio/_util/": ("tests/aio/core",),
     "aio/_observer.py": ("tests/test_otel.py",),
-    "aio/_permissions.py": ("tests/aio/test_claim_check.py", "tests/aio/scenarios/test_malformed.py"),
+    "aio/link/": ("tests/aio/test_claim_check.py", "tests/aio/scenarios/test_malformed.py"),
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
 }

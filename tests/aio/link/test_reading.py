@@ -9,11 +9,10 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
-from ce_nats.aio import _natspy, flush
-from ce_nats.aio._natspy import accept_malformed_messages, message_of, receive_raw, subscribe_raw, subscription_id
-from ce_nats.message import UnreadableHeaders
+from ce_nats.aio import flush
+from ce_nats.aio.link._client import subscription_id
+from ce_nats.aio.link._link import Link
 from ce_nats.testing import NatsServer
 from ce_nats.testing._server import _free_ports
 from tests.support.broker import ignore
@@ -67,7 +66,7 @@ async def test_messages_arrive_in_the_order_of_the_server(client, seed):
     sent = list(stream_of(rng))
     received = {1: [], 2: []}
     for sid, messages in received.items():
-        receive_raw(client, sid, messages.extend)
+        Link.of(client).reading.receive(sid, messages.extend)
     stream = b"".join(part for part, _ in sent)
     longest = rng.choice([3, 100, 5_000, 40_000])
     while stream:
@@ -83,7 +82,7 @@ async def test_messages_arrive_in_the_order_of_the_server(client, seed):
 
 async def test_messages_of_a_chunk_arrive_together(client):
     received = []
-    receive_raw(client, 1, received.append)
+    Link.of(client).reading.receive(1, received.append)
     await client.feed(frame(1, b"1") + frame(2, b"2") + frame(1, b"3", b"", b"h") + frame(1, b"4")[:-1])
     assert received == [[(b"a", b"r", b"1", None), (b"a", b"", b"3", b"h")]]
     assert client.processed == [(2, (b"a", b"r", b"2", None))]
@@ -91,7 +90,7 @@ async def test_messages_of_a_chunk_arrive_together(client):
 
 async def test_malformed_message_is_a_protocol_error_after_the_messages_before_it(client):
     received = []
-    receive_raw(client, 1, received.extend)
+    Link.of(client).reading.receive(1, received.extend)
     with pytest.raises(nats.errors.ProtocolError):
         await client.feed(frame(1, b"1") + frame(2, b"2") + b"HMSG a 1 r 9 2\r\n12\r\n" + frame(1, b"3"))
     assert received == [(b"a", b"r", b"1", None)]
@@ -99,14 +98,14 @@ async def test_malformed_message_is_a_protocol_error_after_the_messages_before_i
 
 
 async def test_unknown_operation_is_an_error_of_nats_py(client):
-    receive_raw(client, 1, print)
+    Link.of(client).reading.receive(1, print)
     with pytest.raises(nats.errors.ProtocolError):
         await client.feed(b"FOO\r\n")
 
 
 async def test_part_of_a_message_ends_with_its_connection(client):
     received = []
-    receive_raw(client, 1, received.extend)
+    Link.of(client).reading.receive(1, received.extend)
     sent = frame(1, b"12345", block=b"NATS/1.0\r\n\r\n")
     for size in range(len(sent)):
         await client.feed(sent[:size])
@@ -118,7 +117,7 @@ async def test_part_of_a_message_ends_with_its_connection(client):
 async def test_bytes_of_a_lost_connection_are_ignored(client):
     """The read loop may have received them before nats-py was reset, and they begin in the middle of a message."""
     received = []
-    receive_raw(client, 1, received.extend)
+    Link.of(client).reading.receive(1, received.extend)
     await client.feed(b"MSG a 1 r 100\r\n")
     client._ps.reset()
     client._status = Client.RECONNECTING
@@ -138,7 +137,7 @@ async def test_errors_arrive_between_the_messages_around_them(client, size):
         seen.append(str(error))
 
     client._error_cb = report
-    receive_raw(client, 1, lambda messages: seen.extend(message[2] for message in messages))
+    Link.of(client).reading.receive(1, lambda messages: seen.extend(message[2] for message in messages))
     violation = b"-ERR 'Permissions Violation for Publish to \"%d\"'\r\n"
     stream = b"".join(frame(1, b"%d" % number) + frame(1, b"-ERR") + violation % number for number in range(20))
     for start in range(0, len(stream), size):
@@ -154,8 +153,8 @@ async def test_exception_of_a_receiver_does_not_end_reading(client, caplog):
         received.append(len(messages))
         raise asyncio.CancelledError if len(received) > 1 else ValueError("secret")
 
-    receive_raw(client, 1, fail)
-    receive_raw(client, 2, received.extend)
+    Link.of(client).reading.receive(1, fail)
+    Link.of(client).reading.receive(2, received.extend)
     with caplog.at_level(logging.ERROR):
         await client.feed(frame(1, b"1") + frame(2, b"2") + frame(1, b"3") + frame(3, b"4"))
         await client.feed(frame(1, b"5"))
@@ -172,12 +171,12 @@ async def test_receivers_may_be_set_and_removed_in_a_receiver(client):
 
     def receive(messages):
         received.extend(message[2] for message in messages)
-        receive_raw(client, 1, None)
-        receive_raw(client, 2, None)
-        receive_raw(client, 3, lambda messages: received.extend(message[2] for message in messages))
+        Link.of(client).reading.receive(1, None)
+        Link.of(client).reading.receive(2, None)
+        Link.of(client).reading.receive(3, lambda messages: received.extend(message[2] for message in messages))
 
-    receive_raw(client, 1, receive)
-    receive_raw(client, 2, receive)
+    Link.of(client).reading.receive(1, receive)
+    Link.of(client).reading.receive(2, receive)
     for payload in (b"1", b"2"):
         await client.feed(b"".join(frame(sid, payload + b"%d" % sid) for sid in (1, 2, 3)))
     assert received == [b"11", b"23"]
@@ -196,7 +195,7 @@ async def test_receiver_may_be_set_in_the_middle_of_a_message(has_block):
     for size in range(len(sent) + 1):
         client, received = RecordingClient(), []
         await client.feed(sent[:size])
-        receive_raw(client, 1, received.extend)
+        Link.of(client).reading.receive(1, received.extend)
         await client.feed(sent[size:] + frame(1, b"2"), frame(3, b"3"))
         all_received = [*(message for sid, message in client.processed if sid == 1), *received]
         assert all_received == [(b"a", b"r", inner + inner, block), (b"a", b"r", b"2", None)]
@@ -210,7 +209,7 @@ async def test_receiver_may_be_set_while_nats_py_processes_an_operation(client, 
     processed = client._process_msg
 
     async def wait(*arguments):
-        receive_raw(client, 1, received.extend)
+        Link.of(client).reading.receive(1, received.extend)
         await going.wait()
         if len(arguments) > 2:
             await processed(*arguments)
@@ -227,57 +226,12 @@ async def test_receiver_may_be_set_while_nats_py_processes_an_operation(client, 
     assert client.processed[-1] == (3, (b"a", b"r", inner, None))
 
 
-# --- nats-py's messages -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("accepts_malformed", [False, True])
-@pytest.mark.parametrize(
-    "block",
-    [
-        None,
-        b"NATS/1.0\r\n\r\n",
-        b"NATS/1.0\r\nA: 1\r\na:2\r\nA: \xff\r\n\r\n",
-        b"NATS/1.0 404 No Messages\r\n\r\n",
-        b"NATS/1.0 100\r\nNats-Last-Consumer: 1\r\n\r\n",
-        b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n",
-    ],
-)
-async def test_message_is_that_of_nats_py(client, block, accepts_malformed):
-    if accepts_malformed:
-        accept_malformed_messages(client)
-    message = message_of(client, 7, (b"s", b"r", b"data", block))
-    expected = Client._build_message(client, 7, b"s", b"r", b"data", await Client._process_headers(client, block))
-    assert message == expected
-    assert message.sid == 7
-
-
-@pytest.mark.parametrize("block", [b"NATS/1.0", b"NATS/1.0 404 \xff\r\n\r\n"])
-def test_message_with_a_malformed_header_block(client, block):
-    message = message_of(client, 7, (b"s", b"", b"data", block))
-    assert isinstance(message.headers, UnreadableHeaders)
-    assert message.data == b"data"
-
-
-def test_message_with_a_malformed_subject(client):
-    message = message_of(client, 7, (b"\xff", b"\xfe", b"data", b"NATS/1.0\r\na: 1\r\n\r\n"))
-    assert (message.subject, message.reply) == ("\ufffd", "")
-    assert isinstance(message.headers, UnreadableHeaders)
-
-
-def test_message_has_the_class_of_the_client(client):
-    class OtherMsg(Msg):
-        pass
-
-    client.msg_class = OtherMsg
-    assert isinstance(message_of(client, 7, (b"s", b"", b"", None)), OtherMsg)
-
-
 # --- Servers ----------------------------------------------------------------------------------------------------------
 
 
 async def test_counts_and_limits_of_nats_py(nc, subject):
     received = []
-    subscription = await subscribe_raw(nc, subject, received.extend)
+    subscription = await Link.of(nc).reading.subscribe(subject, received.extend)
     before = nc.stats["in_msgs"], nc.stats["in_bytes"]
     for number in range(3):
         await nc.publish(subject, b"%d" % number)
@@ -295,7 +249,7 @@ async def test_counts_and_limits_of_nats_py(nc, subject):
 
 async def test_messages_arrive_until_the_end_of_drain(nc, subject):
     received = []
-    subscription = await subscribe_raw(nc, subject, received.extend)
+    subscription = await Link.of(nc).reading.subscribe(subject, received.extend)
     for number in range(100):
         await nc.publish(subject, b"%d" % number)
     await flush(nc)
@@ -307,7 +261,7 @@ async def test_first_message_arrives_although_subscribing_waits_for_the_socket(s
     """With a full buffer, nats-py sends SUB before its function returns."""
     received = []
     async with await nats.connect(server.url, pending_size=1) as nc:
-        subscription = await subscribe_raw(nc, f"{subject}.>", received.extend)
+        subscription = await Link.of(nc).reading.subscribe(f"{subject}.>", received.extend)
         await nc.publish(f"{subject}.1", b"1")
         await flush(nc)
         assert received == [(f"{subject}.1".encode(), b"", b"1", None)]
@@ -316,8 +270,8 @@ async def test_first_message_arrives_although_subscribing_waits_for_the_socket(s
 
 async def test_failed_subscription_leaves_no_receiver(nc):
     with pytest.raises(nats.errors.Error):
-        await subscribe_raw(nc, "a b", print)
-    assert _natspy._Reading.of(nc)._receivers == {}
+        await Link.of(nc).reading.subscribe("a b", print)
+    assert Link.of(nc).reading.receivers == {}
 
 
 @pytest.mark.parametrize("end", [b"", b"MSG a 1 x\r\n"], ids=["part", "malformed"])
@@ -343,7 +297,7 @@ async def test_message_in_parts_is_forgotten_at_a_reconnect(end):
         serving(serve) as port,
         await nats.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0.01, error_cb=ignore) as nc,
     ):
-        await subscribe_raw(nc, "a", received.extend)
+        await Link.of(nc).reading.subscribe("a", received.extend)
         await until(lambda: len(received) == 5)
         assert nc.stats["reconnects"] == 4
     assert received == [(b"a", b"r", b"payload", b"NATS/1.0\r\na: b\r\n\r\n")] * 5
@@ -353,7 +307,7 @@ async def check(nc):
     """Check that two receivers get all messages, also large ones, in order, and other subscriptions theirs."""
     received = [], []
     for number, messages in enumerate(received):
-        await subscribe_raw(nc, f"raw.{number}", messages.extend)
+        await Link.of(nc).reading.subscribe(f"raw.{number}", messages.extend)
     other = await nc.subscribe("other")
     payloads = [b"%d" % number + b"x" * (number % 50 * 1000) for number in range(500)]
     for payload in payloads:
@@ -389,10 +343,23 @@ async def test_reconnect_to_a_restarted_server():
     received = []
     with NatsServer() as server:
         async with await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1) as nc:
-            await subscribe_raw(nc, "a", received.extend)
+            await Link.of(nc).reading.subscribe("a", received.extend)
             for number in range(3):
                 await nc.publish("a", b"%d" % number)
                 await flush(nc)
                 server.restart()
                 await until(lambda number=number: nc.stats["reconnects"] > number and nc.is_connected)
     assert [message[2] for message in received] == [b"0", b"1", b"2"]
+
+
+async def test_cancelled_flush_does_not_end_the_reading(connected):
+    async with connected("unrestricted") as (nc, reported):
+        Link.of(nc)
+        flushing = asyncio.create_task(nc.flush())
+        await asyncio.sleep(0)
+        assert nc._pongs
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        await nc.flush()
+        assert not nc._reading_task.done()
+        assert reported == []

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats.aio._frame_splitter import FrameSplitter
+from ce_nats.aio.link._frame_splitter import FrameSplitter
 from tests.support.tables import each
 
 WANTED = {b"1", b"22"}
