@@ -448,7 +448,7 @@ class PullConsumer:
         """Acknowledge what threads have handled, and determine how much they may need next."""
         self._handled.look()
         limit = self._read_ahead.limit(self._bridge.taken, time.monotonic())
-        if self._has_key or self._ledger.waiting <= self._ledger.half:
+        if self._has_key or self._ledger.waiting <= self._ledger.prefetch.half:
             self._fetcher.wake()
         self._bridge.limit = limit if self._may_read_ahead and not self._has_key else 1
 

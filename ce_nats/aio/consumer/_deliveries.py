@@ -66,7 +66,7 @@ class Deliveries:
         if (entry.arrival > 1 and ledger.isolation.alone is entry) or not raw[0].isascii():
             ledger.put_back(entry)
             return None
-        if now >= ledger.acks_due or ledger.waiting <= ledger.half:
+        if now >= ledger.acks.due or ledger.waiting <= ledger.prefetch.half:
             self._note_taken(now)
         try:
             event = entry.event or self._preparation.decode(raw[2], raw[3])
@@ -129,7 +129,7 @@ class Deliveries:
         ledger = self._ledger
         if ledger.are_acks_due(now):
             self._acks.flush()
-        if ledger.waiting <= ledger.half or ledger.keys is not None:
+        if ledger.waiting <= ledger.prefetch.half or ledger.keys is not None:
             self._fetcher.wake()
 
     async def _yield_to_other_tasks(self) -> None:

@@ -71,6 +71,22 @@ class _Request:
     last_answer: float
 
 
+@dataclass(slots=True)
+class _Answers:
+    """
+    Answers to earlier requests.
+
+    Attributes:
+        not_before: Time before which no other request is sent, because the last one was refused.
+        is_unanswered: Whether the last request had no responders, or the consumer was deleted.
+        has_too_large: Whether a message was too large.
+    """
+
+    not_before: float = 0.0
+    is_unanswered: bool = False
+    has_too_large: bool = False
+
+
 class Fetcher:
     """Requests for the messages of a consumer."""
 
@@ -97,9 +113,7 @@ class Fetcher:
         self._wanted = asyncio.Event()
         self._request: _Request | None = None
         self._number = 0
-        self._not_before = 0.0
-        self._is_unanswered = False  # the last request had no responders, or the consumer was deleted
-        self._has_too_large = False
+        self._answers = _Answers()
 
     async def open(self) -> None:
         """
@@ -151,7 +165,7 @@ class Fetcher:
                 return
             batch = self._ledger.free_slots(time.monotonic()) if self._is_due() else 0
             if batch:
-                if self._is_unanswered or self._open_request is not None:
+                if self._answers.is_unanswered or self._open_request is not None:
                     # No heartbeat came. Some servers (2.10.25) do not answer a request to a deleted consumer.
                     await self._look_for_consumer()
                 try:
@@ -169,7 +183,7 @@ class Fetcher:
         request = self._open_request
         if request is not None and now - request.last_answer < _MAX_IDLE_SECONDS:
             return False
-        return self._nc.is_connected and now >= self._not_before
+        return self._nc.is_connected and now >= self._answers.not_before
 
     def _subject(self) -> str:
         binding = self._binding
@@ -254,18 +268,18 @@ class Fetcher:
         if status is PullStatus.REFUSED:
             self._end(ErrorCode.INCOMPATIBLE_CONFIG, f"{text}; limits that were changed apply when it is entered again")
         elif status in (PullStatus.DELETED, PullStatus.NO_RESPONDERS):
-            self._is_unanswered = True  # it may have been created again
-        elif status is PullStatus.TOO_LARGE and request.left == request.batch and not self._has_too_large:
-            self._has_too_large = True
+            self._answers.is_unanswered = True  # it may have been created again
+        elif status is PullStatus.TOO_LARGE and request.left == request.batch and not self._answers.has_too_large:
+            self._answers.has_too_large = True
             text = "%s: the next message is larger than max_bytes of the consumer, %s, and cannot be delivered"
             _log.error(text, self._binding.target, self._binding.limits.octets)
         if status is not PullStatus.NO_MESSAGES and request.left == request.batch:
-            self._not_before = time.monotonic() + _TICK_SECONDS
+            self._answers.not_before = time.monotonic() + _TICK_SECONDS
         self._end_request()
 
     async def _look_for_consumer(self) -> None:
         """After no-responders, or no answer: the server is still starting, or the consumer was deleted."""
-        self._is_unanswered = False
+        self._answers.is_unanswered = False
         try:
             await self._binding.api.without_retries().consumer(self._binding.stream, self._binding.name)
         except ApiError as error:

@@ -11,6 +11,7 @@ Without a key, a failed message leaves the ledger, and the server delivers it ag
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
@@ -75,6 +76,54 @@ _ACKNOWLEDGE: Final = Action.ACK
 _ACKNOWLEDGED: Final = (Effect.ACK, False)
 
 
+class AckQueue(list[Entry]):
+    """
+    Messages whose acknowledgements are pending, in order.
+
+    Attributes:
+        due: Time at which they have to be written; infinite if no acknowledgement is pending.
+    """
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.due = math.inf
+        self._delay = delay
+
+    def put(self, entry: Entry, now: float) -> None:
+        """Add a message."""
+        if not self:
+            self.due = now + self._delay
+        self.append(entry)
+
+    def clear(self) -> None:
+        """Remove all, because they were written."""
+        super().clear()
+        self.due = math.inf
+
+
+class Prefetch:
+    """
+    Number of messages that are fetched before they are taken, at most ``size``.
+
+    At first they are few: a process that is stopped soon releases them, which increments their delivery counts.
+
+    Attributes:
+        size: The maximum.
+        half: Number of waiting messages up to which others are fetched.
+        takes: Number of messages that were taken.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.half = size // 2
+        self.takes = 0
+
+    @property
+    def most(self) -> int:
+        """Maximum number of waiting messages now."""
+        return min(self.size, 2 * self.takes + 1)
+
+
 class Ledger:
     """
     The messages of a consumer that are not settled.
@@ -84,10 +133,9 @@ class Ledger:
         keys: Order of keys; None if the order is not kept.
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
-        half: Number of waiting messages up to which others are fetched; fewer at first.
+        prefetch: Number of messages that may wait.
         ahead: Returns the number of taken messages that still wait for a handler, in another thread for instance.
-        acks: Messages whose acknowledgements are pending, in order.
-        acks_due: Time at which they have to be written; infinite if no acknowledgement is pending.
+        acks: Messages whose acknowledgements are pending.
     """
 
     def __init__(
@@ -99,12 +147,8 @@ class Ledger:
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
         self.ahead: Callable[[], int] = int  # zero
-        self.acks: list[Entry] = []
-        self.acks_due = float("inf")
-        self._prefetch = prefetch
-        self._takes = 0  # number of messages that were taken
-        self.half = prefetch // 2
-        self._ack_delay = ack_delay
+        self.acks = AckQueue(ack_delay)
+        self.prefetch = Prefetch(prefetch)
         self._confirms = confirms
         self._entries: dict[int, Entry] = {}  # by sequence
         self._ready: deque[Entry] = deque()
@@ -114,19 +158,15 @@ class Ledger:
     # --- Arrival ------------------------------------------------------------------------------------------------------
 
     def free_slots(self, now: float) -> int:
-        """
-        Return the number of messages that may be fetched now.
-
-        At first they are few: a process that is stopped soon releases them, which increments their delivery counts.
-        """
+        """Return the number of messages that may be fetched now."""
         waiting, keys = self.waiting, self.keys
-        most = min(self._prefetch, 2 * self._takes + 1)
+        most = self.prefetch.most
         is_one_by_one = self.isolation.is_one_by_one(now)
         if keys is not None:
             if not keys.is_complete:
                 return keys.free_slots(1 if is_one_by_one else most, now)
             queued = len(self._ready) + len(self._suspects) + len(keys.inbox)
-            most = min(most, _BLOCKED_FACTOR * self._prefetch - (waiting - queued))
+            most = min(most, _BLOCKED_FACTOR * self.prefetch.size - (waiting - queued))
             waiting = queued
         if is_one_by_one:
             return 0 if waiting or self.isolation.is_one_alone(now) or most <= 0 else 1
@@ -240,7 +280,7 @@ class Ledger:
         entry.turn += 1
         self.waiting -= 1
         self.taken += 1
-        self._takes += 1
+        self.prefetch.takes += 1
         return entry
 
     @property
@@ -337,9 +377,7 @@ class Ledger:
         else:
             self._leave(entry)
         entry.place = _PENDING  # as in _pend()
-        if not self.acks:
-            self.acks_due = now + self._ack_delay
-        self.acks.append(entry)
+        self.acks.put(entry, now)
         if self.keys is None and not self._suspects and self.isolation.alone is None:
             return _ACKNOWLEDGED  # as _end() does
         return Effect.ACK, self._end(entry, now)
@@ -355,13 +393,11 @@ class Ledger:
 
     def _pend(self, entry: Entry, now: float) -> None:
         entry.place = _PENDING
-        if not self.acks:
-            self.acks_due = now + self._ack_delay
-        self.acks.append(entry)
+        self.acks.put(entry, now)
 
     def are_acks_due(self, now: float) -> bool:
         """Return whether the pending acknowledgements have to be written: the first is old, or no message waits."""
-        return bool(self.acks) and (now >= self.acks_due or not self.waiting)
+        return bool(self.acks) and (now >= self.acks.due or not self.waiting)
 
     def settle_acks(self, now: float) -> None:
         """Note that the pending acknowledgements were written."""
@@ -373,7 +409,6 @@ class Ledger:
             if is_remembered:
                 self.handled.add(entry.origin)
         self.acks.clear()
-        self.acks_due = float("inf")
 
     def remove(self, entry: Entry, now: float, *, is_final: bool = True) -> bool:
         """Remove a message that is settled in another way; return whether others may be taken therefore."""

@@ -138,7 +138,7 @@ class Preparation:
             delivery = await self.read(entry)
             if delivery is None or not await self._is_wanted(delivery):
                 return None
-            decision = decide(Outcome.RECEIVED, entry.arrival, self._settler.policy)
+            decision = decide(Outcome.RECEIVED, entry.arrival, self._settler.decisions.policy)
             if await self._may_handle(delivery, decision):
                 return delivery
             text = f"the process ended while it was handled: {entry.arrival} deliveries, and none had an outcome"

@@ -57,6 +57,7 @@ from ._batch import Batch
 from ._batch_handlers import BatchWorkers, Collector
 from ._binding import Binding
 from ._confirm import Confirmations
+from ._decisions import Decisions, Delays
 from ._deliveries import Deliveries
 from ._delivery import Delivery
 from ._fetch import Fetcher
@@ -66,6 +67,7 @@ from ._isolation import Isolation
 from ._key_order import OtherClients
 from ._keyed import Keying
 from ._ledger import Ledger
+from ._letters import Letters
 from ._outage import Outage
 from ._prepare import HeadersOnly, Preparation, Reading
 from ._record import Recorder
@@ -157,9 +159,9 @@ class _Parts:
         confirmations = Confirmations(js, running) if options.double_ack else None
         settler = Settler(
             js,
-            binding,
-            policy=policy,
-            dead_letter=dead_letter,
+            decisions=Decisions(policy, binding),
+            letters=Letters(js, dead_letter, binding.name),
+            delays=Delays(binding),
             confirmations=confirmations,
             ledger=ledger,
             acks=acks,

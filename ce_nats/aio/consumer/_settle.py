@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
 from typing import Final
 
 import nats.errors
 from nats.js import JetStreamContext
 
-from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
-from ...message import MSG_ID
-from ...redelivery import Action, Blame, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
+from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode
+from ...redelivery import Action, Blame, Decision, Outcome, Reason
 from .._errors import delivery_errors
 from .._observer import MessageOutcome, Observer, OutcomeKind
-from .._util.pausing import random_number
 from ..core._publish import round_trip
-from ..link._client import api_timeout, client_of, mark_acked
+from ..link._client import client_of, mark_acked
 from ._acks import AckWriter, is_acked
 from ._attempt import Attempt
 from ._background import Background
-from ._binding import Binding
 from ._confirm import Confirmations
-from ._dead_letters import keeps_terminated, message_id, store
+from ._decisions import Decisions, Delays
 from ._entry import Entry, Place
-from ._handled import limit
 from ._ledger import Effect, Ledger
+from ._letters import Letters
 from ._outage import Outage
 from ._record import Recorder
 from ._running import Reporter, Running
@@ -51,15 +45,16 @@ class Settler:
     Attributes:
         nc: The connection.
         background: Settles messages beside handlers.
+        decisions: Decides how messages are settled.
+        reporter: Reports errors.
     """
 
     def __init__(
         self,
         js: JetStreamContext,
-        binding: Binding,
         *,
-        policy: RetryPolicy,
-        dead_letter: str | None,
+        decisions: Decisions,
+        letters: Letters,
         confirmations: Confirmations | None,
         ledger: Ledger,
         acks: AckWriter,
@@ -67,25 +62,21 @@ class Settler:
         recorder: Recorder,
         reporter: Reporter,
         outage: Outage,
+        delays: Delays,
         observer: Observer | None = None,
     ) -> None:
         self.nc = client_of(js)
-        self.policy = policy
+        self.decisions = decisions
         self.reporter = reporter
         self.background = Background(running)
-        self._js = js
-        self._binding = binding
-        self._dead_letter = dead_letter
+        self._letters = letters
         self._confirmations = confirmations
         self._ledger = ledger
         self._acks = acks
         self._running = running
         self._recorder = recorder
         self._outage = outage
-        self._failures: OrderedDict[int, int] = OrderedDict()  # of handlers, by sequence
-        self._is_warned = False
-        self._letters: OrderedDict[str, None] = OrderedDict()  # Nats-Msg-Id of dead letters
-        self._delayed: list[float] = []  # heap of the times at which messages are redelivered
+        self._delays = delays
         self._observer = observer
         self._loop = asyncio.get_running_loop()
 
@@ -119,7 +110,7 @@ class Settler:
             self.reporter.report(failure, attempt)
         except asyncio.CancelledError:
             # A dead letter was being stored. If it was stored, its id prevents that it is stored again.
-            await self.settle(attempt, self.decide(attempt, Outcome.RELEASED), None)
+            await self.settle(attempt, self.decisions.decide(attempt, Outcome.RELEASED), None)
             raise
         finally:
             self._end_block(attempt)
@@ -149,18 +140,9 @@ class Settler:
 
     # --- Decisions ----------------------------------------------------------------------------------------------------
 
-    def decide(self, attempt: Attempt, outcome: Outcome) -> Decision:
-        """Return the decision of the policy for an attempt; each call is another failure if that is the outcome."""
-        failures = None
-        if outcome is Outcome.FAILED:
-            sequence = attempt._entry.sequence
-            self._failures[sequence] = failures = self._failures.pop(sequence, 0) + 1
-            limit(self._failures)
-        return decide(outcome, attempt._entry.arrival, self.policy, random_number(), failures=failures)
-
     def delay(self, attempt: Attempt) -> float:
         """Return the policy's delay before the redelivery, in seconds."""
-        return self.policy.delay(attempt.deliveries, random_number())
+        return self.decisions.delay(attempt)
 
     def is_outage(self, error: BaseException | None) -> bool:
         """Return whether an exception of a handler declares an outage, or was raised during one."""
@@ -176,7 +158,7 @@ class Settler:
         entry = attempt._entry
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
-            self._failures.pop(entry.sequence, None)
+            self.decisions.forget(entry.sequence)
         if self._outage.breaker.failures:
             self._outage.succeed()
         _, frees = self._ledger.settle(entry, _ACK, time.monotonic())
@@ -235,8 +217,8 @@ class Settler:
             attempt._ending = "settled by the handler"
             self._remove(entry, is_final=False)  # it may have requested a redelivery
             return
-        if decision.action is Action.RETRY and self._is_last(entry):
-            text = f"max_deliver is {self._binding.max_deliver}, so the server does not deliver it again"
+        if decision.action is Action.RETRY and self.decisions.is_last(entry):
+            text = f"max_deliver is {self.decisions.max_deliver}, so the server does not deliver it again"
             attempt.error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
             error = error if isinstance(error, Exception) else attempt.error
             decision = Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
@@ -246,7 +228,7 @@ class Settler:
             await self._recorder.release({entry.sequence: entry.deliveries})
         else:
             self._recorder.settle(entry.sequence)
-            self._failures.pop(entry.sequence, None)
+            self.decisions.forget(entry.sequence)
         if attempt.is_settled:
             return
         if decision.action is Action.ACK and entry.has_started and self._outage.breaker.failures:
@@ -261,7 +243,7 @@ class Settler:
     async def _carry_out(self, attempt: Attempt, decision: Decision) -> None:
         """Notify the server of a decision; with a key the message is handled again without a redelivery."""
         if decision.delay:
-            self._note_delay(decision.delay)
+            self._delays.note(decision.delay, time.monotonic())
         try:
             with delivery_errors(self._running.target, self.nc):
                 await self._notify(attempt._entry, decision)
@@ -273,11 +255,11 @@ class Settler:
         """Return the decision for the outcome of a handler; None if the message is settled, or held by an outage."""
         if attempt.is_settled or self._is_held(attempt, outcome, error):
             return None
-        return self.decide(attempt, outcome)
+        return self.decisions.decide(attempt, outcome)
 
     def is_stored(self, decision: Decision | None) -> bool:
         """Return whether a dead letter is stored, which takes long."""
-        return decision is not None and decision.action is Action.DEAD_LETTER and self._dead_letter is not None
+        return decision is not None and decision.action is Action.DEAD_LETTER and self._letters.subject is not None
 
     def _is_held(self, attempt: Attempt, outcome: Outcome, error: BaseException | None) -> bool:
         """Note a failure; return whether it is due to an outage, so that the message is kept and handled again."""
@@ -349,28 +331,6 @@ class Settler:
             with suppress(CeNatsError):
                 await round_trip(self.nc)
 
-    def _note_delay(self, seconds: float) -> None:
-        """Log once that messages which wait for their redelivery hold back others."""
-        delayed, now, most = self._delayed, time.monotonic(), self._binding.max_ack_pending
-        if self._is_warned or most == math.inf:
-            return
-        heappush(delayed, now + seconds)
-        while delayed[0] <= now:
-            heappop(delayed)
-        if len(delayed) > most / 2:
-            self._is_warned = True
-            _log.warning(
-                "%s: %d messages wait for their redelivery, and the server delivers no others when it is "
-                "max_ack_pending, %d: raise it, or shorten the delays",
-                self._binding.target,
-                len(delayed),
-                most,
-            )
-
-    def _is_last(self, entry: Entry) -> bool:
-        """Return whether the server does not deliver a message again."""
-        return 0 < self._binding.max_deliver <= entry.deliveries
-
     # --- Notifying the server -----------------------------------------------------------------------------------------
 
     async def _notify(self, entry: Entry, decision: Decision) -> None:
@@ -424,11 +384,10 @@ class Settler:
     def _ending(self, attempt: Attempt, decision: Decision) -> str:
         """Return the outcome of a message as a text for the log."""
         if decision.action is Action.DEAD_LETTER:
-            subject = self._dead_letter
-            return "terminated without a dead letter" if subject is None else f"dead-lettered to {subject}"
+            return self._letters.ending
         if decision.action is Action.ACK:
             return "acknowledged"
-        if self._is_last(attempt._entry):
+        if self.decisions.is_last(attempt._entry):
             return "the server does not deliver it again"
         return f"redelivered in {decision.delay:.3g} s" if decision.delay else "redelivered at once"
 
@@ -440,14 +399,14 @@ class Settler:
         if decision.reason in (Reason.PROCESS_ENDED, Reason.EXHAUSTED):
             self.reporter.report(error, attempt, is_final=True)
             return
-        self.reporter.count(error, attempt, is_warning=self._dead_letter is not None)
+        self.reporter.count(error, attempt, is_warning=self._letters.subject is not None)
 
     def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
         if decision.action is Action.RETRY:
             is_failure = decision.delay or isinstance(error, Exception)
             return OutcomeKind.REDELIVERED if is_failure else OutcomeKind.RELEASED
         if decision.action is Action.DEAD_LETTER:
-            return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
+            return self._letters.kind
         return acknowledged
 
     def _record_outcome(
@@ -472,61 +431,26 @@ class Settler:
 
     async def _store_or_retry(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> Decision:
         """Store the dead letter; return the decision to terminate the message, or to retry if that is not possible."""
-        if (attempt.message.headers or {}).get(MSG_ID, "") in self._letters:
+        if self._letters.includes(attempt):
             return await self._end_loop(attempt, decision)
-        failure = await self._store(attempt, decision, error)
-        if failure is None:
-            return decision
-        decision = Decision(Action.RETRY, delay=self.delay(attempt))
-        attempt._ending = self._ending(attempt, decision)
-        self.reporter.report(failure, attempt, is_final=self._is_last(attempt._entry))
+        assert decision.reason is not None
+        try:
+            kept = await self._letters.store(attempt, decision.reason, error)
+        except (DeliveryError, EncodeError) as failure:
+            retry = Decision(Action.RETRY, delay=self.delay(attempt))
+            attempt._ending = self._ending(attempt, retry)
+            self.reporter.report(failure, attempt, is_final=self.decisions.is_last(attempt._entry))
+            return retry
+        if not kept.is_copied and not kept.is_reference:
+            self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)
         return decision
 
     async def _end_loop(self, attempt: Attempt, decision: Decision) -> Decision:
         """Terminate a dead letter of this consumer; retry it later if it does not stay in the stream."""
-        try:
-            stays = await keeps_terminated(self._js, attempt.stream)
-        except DeliveryError:
-            stays = False
+        stays = await self._letters.keeps_terminated(attempt)
         decision = decision if stays else Decision(Action.RETRY, delay=self.delay(attempt))
         attempt._ending = "it stays in the stream" if stays else "redelivered later"
-        text = f"the consumer reads its dead letters again: it must not read what is published to {self._dead_letter!r}"
-        error = DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
-        self.reporter.count(error, attempt)
+        subject = self._letters.subject
+        text = f"the consumer reads its dead letters again: it must not read what is published to {subject!r}"
+        self.reporter.count(DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text), attempt)
         return decision
-
-    async def _store(self, attempt: Attempt, decision: Decision, error: BaseException | None) -> CeNatsError | None:
-        """Store the dead letter; return the error if that failed."""
-        assert self._dead_letter is not None
-        assert decision.reason is not None
-        dead_letter = DeadLetter(
-            reason=decision.reason,
-            error=_code(error),
-            text=_text(error),
-            subject=attempt.subject,
-            stream=attempt.stream,
-            consumer=self._binding.name,
-            sequence=attempt.sequence,
-            deliveries=attempt.deliveries,
-        )
-        self._letters[message_id(dead_letter, attempt.message)] = None
-        limit(self._letters)
-        try:
-            kept = await store(self._js, self._dead_letter, dead_letter, attempt.message, timeout=api_timeout(self._js))
-        except (DeliveryError, EncodeError) as failure:
-            return failure
-        if not kept.is_copied and not kept.is_reference:
-            self.reporter.report(DataLossError.not_copied(kept.stream, kept.sequence), attempt)
-        return None
-
-
-def _code(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    return str(error.code) if isinstance(error, CeNatsError) else type(error).__name__
-
-
-def _text(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    return error.message if isinstance(error, CeNatsError) else text_of(error)

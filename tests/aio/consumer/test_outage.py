@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from nats.js.api import ConsumerConfig
 
 from ce_nats import Reject, Unavailable
 from ce_nats.aio.consumer._outage import METADATA_KEY, Pause
@@ -205,29 +204,6 @@ async def test_rejected_events_do_not_pause_the_consumer(publish, consume, is_se
     assert len(await dead_letters(30)) == 30
     assert caplog.messages == []
     await is_settled()
-
-
-@pytest.mark.parametrize("key", [None, number_of], ids=["no key", "key"])
-async def test_delayed_messages_that_fill_the_window_are_reported_once(publish, consume, js, stream, caplog, key):
-    await publish(*range(10))
-    create = ConsumerConfig(max_ack_pending=5)
-    failed = []
-
-    async def fail(delivery):
-        failed.append(delivery.sequence)
-        raise OSError("disk")
-
-    options = {"create": create, "on_error": lambda *_: None, "backoff": [60]}
-    async with consume(**options) as consumer:
-        function = None if key is None else lambda delivery: key(delivery.event)
-        running = asyncio.create_task(consumer.run(fail, key=function))
-        await until(lambda: len(failed) == 5)
-        consumer.stop()
-        await after(running)
-    (text,) = caplog.messages
-    assert (
-        "3 messages wait for their redelivery, and the server delivers no others when it is max_ack_pending, 5" in text
-    )
 
 
 async def test_pauses_are_measured(publish, consume, is_settled):

@@ -272,11 +272,11 @@ def _note_statuses(fetcher, seen, refusals):
     receive = fetcher._receive_status
 
     def receive_and_note(raw):
-        before = fetcher._not_before
+        before = fetcher._answers.not_before
         receive(raw)
         text = decode_header_block(raw[3]).status.description
         seen.append(text)
-        if fetcher._not_before != before:
+        if fetcher._answers.not_before != before:
             refusals.append(text)
 
     fetcher._receive_status = receive_and_note
