@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
@@ -33,7 +31,9 @@ from ..core._publish import check_sizes
 from ..link._frame_splitter import RawMessage
 from ..link._link import Link
 from ..link._permissions import Denial
+from ..link._reading import Receive
 from ..link._writing import send_publish
+from ._numbered import Numbered, Piece
 from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS, StreamSearch, find_reason, late_error, unacknowledged_error
@@ -54,14 +54,100 @@ _match_ack: Final = re.compile(
 _MAX_DIGITS: Final = 18
 
 
+class _Connection:
+    """
+    The connection of a bulk publisher: a client until it is lost, and then another one.
+
+    ``connect`` connects a client. ``receive`` and ``denied`` are those of :class:`~.._reply_inbox.Replies`; ``absent``
+    is that of :class:`~._stream_lookup.StreamSearch`. ``fail`` is called if no reply can arrive any more.
+
+    Attributes:
+        client: The present client, or None.
+        prefix: Beginning of the reply subjects, also of those on later connections; ``""`` before the first one.
+        search: Lookups of streams, or None before the first connection.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Client], Awaitable[None]],
+        api_prefix: str,
+        ack_timeout: float,
+        *,
+        receive: Receive,
+        denied: Callable[[Denial], bool],
+        absent: Callable[[NoStreamError, str | None], None],
+        fail: Callable[[DeliveryError], None],
+    ) -> None:
+        self.client: Client | None = None
+        self.prefix = ""
+        self.search: StreamSearch | None = None
+        self._connect = connect
+        self._api_prefix = api_prefix
+        self._ack_timeout = ack_timeout
+        self._receive = receive
+        self._denied = denied
+        self._absent = absent
+        self._fail = fail
+        self._inbox = ""
+        self._replies: Replies | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self.client is not None and self.client.is_connected
+
+    async def open(self) -> Client:
+        """
+        Connect, and receive replies.
+
+        Raises:
+            DeliveryError: It is not possible to connect.
+        """
+        client = Client()
+        await self._connect(client)
+        self.client = client
+        has_stream = self.search is not None and self.search.has_stream
+        self.search = StreamSearch(client, self._api_prefix, self._ack_timeout, self._start, self._absent)
+        self.search.has_stream = has_stream
+        # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
+        self._inbox = self._inbox or client.new_inbox()
+        inbox = ReplyInbox(client, self._inbox)
+        self._replies = Replies(inbox, "publisher", self._receive, denied=self._denied, fail=self._fail)
+        await self._replies.open()
+        self.prefix = self._replies.prefix
+        return client
+
+    async def close(self) -> None:
+        """End lookups, and disconnect."""
+        lookups = list(self._lookups)
+        for task in lookups:
+            task.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+        if self._replies is not None:
+            self._replies.close()
+        if self.client is not None:
+            await disconnect(self.client)
+        self.client = self._replies = None
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = supervise(work, "publisher", self._fail)
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
+    async def late(self, subject: str, since: float) -> DeliveryError:
+        """Return the error of a message that is not acknowledged in time."""
+        client = self.client
+        if client is None:
+            return late_error(subject)
+        violation = Link.of(client).ending.violation_since(since)
+        return late_error(subject, violation or await find_reason(client, self._api_prefix, subject, self._ack_timeout))
+
+
 class BulkPublisher:
     """
     Publisher of many messages on a separate connection, as an asynchronous context manager.
 
     ``connect``: Function that connects a new client; raises DeliveryError.
-
-    Attributes:
-        next_number: Number of the next message.
     """
 
     def __init__(
@@ -73,40 +159,39 @@ class BulkPublisher:
         retry_timeout: float = 30.0,
         api_prefix: str = "$JS.API",
     ) -> None:
-        self._connect = connect
         self._window = window
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
-        self._api_prefix = api_prefix
-        self.next_number = 0
-        self._next_unsent = 0
-        self._inbox = self._prefix = ""
-        self._client: Client | None = None
-        self._replies: Replies | None = None
-        self._search: StreamSearch | None = None
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._messages = Numbered()
+        self._connection = _Connection(
+            connect,
+            api_prefix,
+            ack_timeout,
+            receive=self._receive,
+            denied=self._deny,
+            absent=self._fail_without_stream,
+            fail=self._fail,
+        )
         self._changed = asyncio.Event()
         self._progress_at = self._active_until = 0.0
-        self._messages = self._duplicates = 0
-        self._forget()
+        self._failure: Exception | None = None
+        self._last_error: DeliveryError | None = None
 
     def _forget(self) -> None:
         """Forget all unacknowledged messages."""
-        self._pending: set[int] = set()
-        self._frames: deque[Frames] = deque()
-        # Numbers from the first to below the second, and when they were sent; oldest first.
-        self._sent: deque[tuple[int, int, float]] = deque()
-        self._resent: set[int] = set()
-        self._retries: dict[int, float] = {}
-        self._no_responders: dict[int, str] = {}
-        self._failure: Exception | None = None
-        self._last_error: DeliveryError | None = None
+        self._messages.forget()
+        self._failure = self._last_error = None
 
     async def __aenter__(self) -> BulkPublisher:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._disconnect()
+        await self._connection.close()
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next message."""
+        return self._messages.next
 
     async def publish(self, messages: Sequence[NatsMessage]) -> PublishResult:
         """
@@ -116,7 +201,7 @@ class BulkPublisher:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; earlier messages were sent.
         """
-        messages_before, duplicates_before = self._messages, self._duplicates
+        before, duplicates_before = self._messages.acknowledged, self._messages.duplicates
         size = min(self._window, _PIECE_MESSAGES)
         for first in range(0, len(messages), size):
             prefix = await self.reply_prefix()
@@ -126,14 +211,15 @@ class BulkPublisher:
             except EncodeError:
                 await self.drain()
                 raise
-        await self.drain()
-        return PublishResult(self._messages - messages_before, self._duplicates - duplicates_before)
+        result = await self.drain()
+        assert result.duplicates is not None
+        return PublishResult(result.messages - before, result.duplicates - duplicates_before)
 
     @property
     def max_payload(self) -> int:
         """Maximum number of bytes of a message, of the server of the last connection."""
-        assert self._client is not None
-        return self._client.max_payload
+        assert self._connection.client is not None
+        return self._connection.client.max_payload
 
     async def reply_prefix(self) -> str:
         """
@@ -142,10 +228,10 @@ class BulkPublisher:
         Raises:
             DeliveryError: ``connection-failed`` or ``authentication-failed``, repeatedly for ``retry_timeout`` seconds.
         """
-        if not self._prefix:
+        if not self._connection.prefix:
             self._start_clock()
             await self._connected()
-        return self._prefix
+        return self._connection.prefix
 
     async def send(self, frames: Frames) -> None:
         """
@@ -176,21 +262,21 @@ class BulkPublisher:
         """Wait until all frames are acknowledged, and return the number of messages so far."""
         self._start_clock()
         try:
-            while self._pending:
+            while self._messages.pending:
                 await self._connected()
                 await self._wait()
         except BaseException:
             self._forget()
             raise
-        self._frames.clear()
-        return PublishResult(self._messages, self._duplicates)
+        self._messages.frames.clear()
+        return PublishResult(self._messages.acknowledged, self._messages.duplicates)
 
     # --- Sending ------------------------------------------------------------------------------------------------------
 
     def _start_clock(self) -> None:
         """Exclude the time between calls, in which nothing is resent, from the time without progress."""
         now = time.monotonic()
-        self._progress_at = self._progress_at + now - self._active_until if self._pending else now
+        self._progress_at = self._progress_at + now - self._active_until if self._messages.pending else now
 
     def _check_sizes(self, frames: Iterable[Frames], client: Client) -> None:
         for some in frames:
@@ -203,56 +289,49 @@ class BulkPublisher:
                 raise
 
     async def _send_in_window(self, frames: Frames) -> None:
-        while self._pending and sum(len(some.octets) for some in self._frames) > _HELD_BYTES:
+        messages = self._messages
+        while messages.pending and messages.held > _HELD_BYTES:
             await self._connected()
             await self._wait()
-        self._frames.append(frames)
-        self.next_number = frames.end
+        messages.add(frames)
         start, total = 0, len(frames)
         enough = max(1, self._window // 4)
         while start < total:
             client = await self._connected()
-            room = self._window - len(self._pending)
+            room = self._window - len(messages.pending)
             if self._failure is not None or room < min(enough, total - start):
                 await self._wait()
                 continue
             stop = frames.fitting(start, min(total, start + room), _PIECE_BYTES)
-            if not self._pending:
-                self._progress_at = time.monotonic()
-            first, end = frames.first + start, frames.first + stop
-            self._pending.update(range(first, end))
-            self._sent.append((first, end, time.monotonic()))
-            self._next_unsent = end
-            await self._write(client, frames, start, stop)
+            now = time.monotonic()
+            if not messages.pending:
+                self._progress_at = now
+            piece = Piece(frames, start, stop)
+            messages.send(piece, now)
+            await self._write(client, piece)
             await asyncio.sleep(0)  # nats-py writes and reads
             start = stop
 
-    async def _write(self, client: Client, frames: Frames, start: int, stop: int) -> None:
-        piece = frames.piece(start, stop)
+    async def _write(self, client: Client, piece: Piece) -> None:
+        frames, start, stop = piece
+        octets = frames.piece(start, stop)
         try:
-            await send_publish(client, piece, len(piece), stop - start)
+            await send_publish(client, octets, len(octets), stop - start)
         except (nats.errors.Error, OSError):
-            await self._disconnect()  # the messages are pending, and resent on the next connection
+            await self._connection.close()  # the messages are pending, and resent on the next connection
 
     async def _resend(self, numbers: Sequence[int]) -> None:
-        """Send messages again, each run of consecutive numbers at once."""
-        now = time.monotonic()
-        firsts = [frames.first for frames in self._frames]
-        position = 0
-        while position < len(numbers) and self._client is not None:
-            frames = self._frames[bisect_right(firsts, numbers[position]) - 1]
-            first = end = numbers[position]
-            while position < len(numbers) and numbers[position] == end < frames.end:
-                position, end = position + 1, end + 1
-            self._sent.append((first, end, now))
-            await self._write(self._client, frames, first - frames.first, end - frames.first)
+        for piece in self._messages.resend(numbers, time.monotonic()):
+            if self._connection.client is None:
+                return
+            await self._write(self._connection.client, piece)
 
     # --- Acknowledgements ---------------------------------------------------------------------------------------------
 
     def _receive(self, messages: list[RawMessage]) -> None:
         numbers: list[int] = []
         duplicates: list[int] = []
-        length = len(self._prefix)
+        length = len(self._connection.prefix)
         for subject, _, data, block in messages:
             token = subject[length:]
             if not token.isdigit() or len(token) > _MAX_DIGITS:
@@ -268,22 +347,16 @@ class BulkPublisher:
             self._acknowledge(numbers, duplicates)
 
     def _acknowledge(self, numbers: list[int], duplicates: Iterable[int] = ()) -> None:
-        for number in set(duplicates):
-            # A copy that was resent does not count as a duplicate.
-            self._duplicates += number in self._pending and number not in self._resent
-        before = len(self._pending)
-        self._pending.difference_update(numbers)
-        if count := before - len(self._pending):
-            assert self._search is not None
-            self._search.has_stream = True
-            self._messages += count
+        if self._messages.acknowledge(numbers, duplicates):
+            assert self._connection.search is not None
+            self._connection.search.has_stream = True
             self._progress_at = time.monotonic()
             self._changed.set()
 
     def _reply(self, number: int, data: bytes, block: bytes) -> None:
-        if number not in self._pending:
+        if number not in self._messages.pending:
             return
-        subject = self._subject(number)
+        subject = self._messages.subject(number)
         outcome = read_reply(subject, data, block)
         if isinstance(outcome, PubAck):
             self._acknowledge([number], [number] if outcome.duplicate else [])
@@ -291,34 +364,23 @@ class BulkPublisher:
             self._fail(outcome)
         else:
             self._last_error = outcome
-            self._retries[number] = time.monotonic() + PAUSE_SECONDS
-            if outcome.code is ErrorCode.NO_RESPONDERS:
-                assert self._search is not None
-                self._no_responders[number] = subject
-                self._search.look(subject)
-
-    def _start_lookup(self, work: Coroutine[Any, Any, None]) -> None:
-        task = supervise(work, "publisher", self._fail)
-        self._lookups.add(task)
-        task.add_done_callback(self._lookups.discard)
+            is_absent = outcome.code is ErrorCode.NO_RESPONDERS
+            self._messages.retry(number, time.monotonic() + PAUSE_SECONDS, without_responders=is_absent)
+            if is_absent:
+                assert self._connection.search is not None
+                self._connection.search.look(subject)
 
     def _fail_without_stream(self, error: NoStreamError, subject: str | None) -> None:
         """Fail if a message to a subject without a stream is still unacknowledged."""
-        if any(number in self._pending and its == subject for number, its in self._no_responders.items()):
+        if self._messages.lacks_stream(subject):
             self._fail(error)
 
     def _deny(self, denial: Denial) -> bool:
         """Fail if a message was denied."""
-        for number in sorted(self._pending):
-            subject = self._subject(number)
-            if denial.is_publish(subject):
-                self._fail(denial.error(subject))
-                return True
-        return False
-
-    def _subject(self, number: int) -> str:
-        frames = next(frames for frames in self._frames if frames.first <= number < frames.end)
-        return frames.subject(number - frames.first)
+        subject = self._messages.denied(denial)
+        if subject:
+            self._fail(denial.error(subject))
+        return bool(subject)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -335,37 +397,16 @@ class BulkPublisher:
             tick.cancel()
         if self._failure is not None:
             raise self._failure
-        self._forget_acknowledged()
-        if not self._pending or self._client is None:
+        messages, client, now = self._messages, self._connection.client, time.monotonic()
+        messages.forget_acknowledged()
+        if not messages.pending or client is None:
             return
-        now = time.monotonic()
-        if not self._client.is_connected:
-            await self._give_up_connection(unacknowledged_error(self._client, self._subject(min(self._pending))))
-        elif self._sent and now - self._sent[0][2] >= self._ack_timeout:
-            await self._give_up_connection(await self._late(self._client))
-        elif self._retries:
-            due = sorted(number for number, at in self._retries.items() if at <= now)
-            for number in due:
-                del self._retries[number]
-            await self._resend([number for number in due if number in self._pending])
-
-    def _forget_acknowledged(self) -> None:
-        if not self._pending:
-            self._sent.clear()
-            self._resent.clear()
-            self._retries.clear()
-            self._no_responders.clear()
-        oldest = min(self._pending, default=self._next_unsent)
-        while self._sent and self._pending.isdisjoint(range(*self._sent[0][:2])):
-            self._sent.popleft()
-        while self._frames and self._frames[0].end <= oldest:
-            self._frames.popleft()
-
-    async def _late(self, client: Client) -> DeliveryError:
-        subject = self._subject(min(self._pending))
-        violation = Link.of(client).ending.violation_since(self._progress_at)
-        reason = violation or await find_reason(client, self._api_prefix, subject, self._ack_timeout)
-        return late_error(subject, reason)
+        if not client.is_connected:
+            await self._give_up_connection(unacknowledged_error(client, messages.first_subject))
+        elif messages.is_late(now, self._ack_timeout):
+            await self._give_up_connection(await self._connection.late(messages.first_subject, self._progress_at))
+        elif messages.retries:
+            await self._resend(messages.due(now))
 
     async def _give_up_connection(self, reason: DeliveryError) -> None:
         """
@@ -376,7 +417,7 @@ class BulkPublisher:
         """
         if time.monotonic() - self._progress_at >= self._retry_timeout:
             raise self._last_error or reason
-        await self._disconnect()
+        await self._connection.close()
         await pause(_PAUSE_SECONDS)
 
     # --- Connections --------------------------------------------------------------------------------------------------
@@ -389,53 +430,24 @@ class BulkPublisher:
             EncodeError: An unacknowledged message is larger than this server accepts.
             DeliveryError: It is not possible to connect.
         """
-        while self._client is None or not self._client.is_connected:
-            await self._disconnect()
-            client = Client()
+        connection, messages = self._connection, self._messages
+        while not connection.is_open:
+            await connection.close()
             try:
-                await self._connect(client)
-                self._client = client
-                await self._open_acks(client)
-                self._check_sizes(self._frames if self._pending else (), client)
-                # Those that wait for a retry were not stored.
-                self._resent |= self._pending.difference(self._retries)
-                self._retries.clear()
-                await self._resend(sorted(self._pending))
+                client = await connection.open()
+                self._check_sizes(messages.frames if messages.pending else (), client)
+                await self._resend(messages.begin_connection())
             except EncodeError:
-                await self._disconnect()
+                await connection.close()
                 self._forget()
                 raise
             except DeliveryError:
                 if time.monotonic() - self._progress_at >= self._retry_timeout:
                     raise
-                await self._disconnect()
+                await connection.close()
                 await pause(_PAUSE_SECONDS)
-        return self._client
-
-    async def _open_acks(self, client: Client) -> None:
-        self._sent.clear()
-        has_stream = self._search is not None and self._search.has_stream
-        self._search = StreamSearch(
-            client, self._api_prefix, self._ack_timeout, self._start_lookup, self._fail_without_stream
-        )
-        self._search.has_stream = has_stream
-        # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
-        self._inbox = self._inbox or client.new_inbox()
-        inbox = ReplyInbox(client, self._inbox)
-        self._replies = Replies(inbox, "publisher", self._receive, denied=self._deny, fail=self._fail)
-        await self._replies.open()
-        self._prefix = self._replies.prefix
-
-    async def _disconnect(self) -> None:
-        lookups = list(self._lookups)
-        for task in lookups:
-            task.cancel()
-        await asyncio.gather(*lookups, return_exceptions=True)
-        if self._replies is not None:
-            self._replies.close()
-        if self._client is not None:
-            await disconnect(self._client)
-        self._client = self._replies = None
+        assert connection.client is not None
+        return connection.client
 
 
 def _block(message: NatsMessage) -> bytes:

@@ -18,6 +18,7 @@ MODULES: Final = (
     *("aio/_pull_status.py", "aio/consumer/_dead_letters.py", "aio/consumer/_entry.py", "aio/consumer/_isolation.py"),
     *("aio/consumer/_key_order.py", "aio/consumer/_keys.py", "aio/consumer/_ledger.py"),
     *("aio/_reply_inbox.py", "aio/_reply_window.py", "aio/publishing/_atomic_policy.py", "aio/publishing/_batches.py"),
+    "aio/publishing/_numbered.py",
     *("aio/publishing/_pending_message.py", "aio/publishing/_prepare.py", "aio/reading/_stored_messages.py"),
     *("spark/connector/_batches.py", "spark/connector/_limits.py", "spark/connector/_offsets.py"),
     *("spark/connector/_pattern.py", "spark/connector/_planning.py", "spark/connector/_positions.py"),
