@@ -65,7 +65,7 @@ class Link:
         self.reading = Reading(nc, self._note_reading_end)
         self.closing = Closing(nc)
         self._on_error = self._receive_error  # one object, by which it is recognized
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
         self._begin()
         setattr(nc, _ATTRIBUTE, self)
 
@@ -76,7 +76,9 @@ class Link:
         self.ending = Ending(nc)
         self.dropped: dict[int, int] = {}
         self._shared: dict[object, object] = {}
-        self._callbacks = [get(nc, name) for name in ("_error_cb", "_reconnected_cb", "_closed_cb")]
+        self._error_cb = get(nc, "_error_cb")
+        self._reconnected_cb = get(nc, "_reconnected_cb")
+        self._closed_cb = get(nc, "_closed_cb")
         put(nc, "_error_cb", self._on_error)
         put(nc, "_reconnected_cb", self._note_reconnect)
         put(nc, "_closed_cb", self._note_close)
@@ -124,7 +126,7 @@ class Link:
 
     async def _call_back(self, error: Exception) -> None:
         try:
-            await self._callbacks[0](error)
+            await self._error_cb(error)
         except (Exception, asyncio.CancelledError) as failure:  # would end nats-py's read loop
             if isinstance(failure, asyncio.CancelledError) and _is_cancelled():
                 raise
@@ -133,13 +135,13 @@ class Link:
     async def _note_reconnect(self) -> None:
         self.ending.note_reconnect()
         self.reading.watch()
-        if self._callbacks[1] is not None:
-            await self._callbacks[1]()
+        if self._reconnected_cb is not None:
+            await self._reconnected_cb()
 
     async def _note_close(self) -> None:
         self.ending.fail_waiting()
-        if self._callbacks[2] is not None:
-            await self._callbacks[2]()
+        if self._closed_cb is not None:
+            await self._closed_cb()
 
     def _note_reading_end(self, cause: Exception | None) -> None:
         """Close a connection whose read loop has ended, which nats-py does not notice."""
@@ -149,7 +151,7 @@ class Link:
 
         def close() -> None:
             if self.nc.is_connected and not self.reading.is_running:
-                self._closing = supervise(self._close(error), "a connection", lambda _: self.ending.fail_waiting())
+                self._close_task = supervise(self._close(error), "a connection", lambda _: self.ending.fail_waiting())
 
         asyncio.get_running_loop().call_later(_CANCELLED_SECONDS if cause is None else 0, close)
 

@@ -60,17 +60,17 @@ class Denial(NamedTuple):
 Listener: TypeAlias = Callable[[Denial], bool]
 
 
-def find_denial(text: str, line: str) -> tuple[Denial, str] | None:
+def find_denial(text: str, line: Callable[[], str]) -> tuple[Denial, str] | None:
     """
     Return the denial in the text of an error, and the text in its original case; None if it is of another kind.
 
-    ``line`` is the error as the server has sent it, or ``""``.
+    ``line`` returns the error as the server has sent it, or ``""``; it is only called for a denial.
     """
     found = _VIOLATION.search(text)
     if found is None:
         return None
     start, end = found.span(2)
-    sent = f"nats: {line}"
+    sent = f"nats: {line()}"
     # Some characters have a lower case of another length.
     original = sent[start:end] if sent.lower() == text and len(sent) == len(text) else ""
     denial = Denial(found[1], _unquoted(found[2]), _unquoted(original))

@@ -56,12 +56,11 @@ class Reading:
         self._failure: Exception | None = None
         protocol.parse, protocol.reset = self.parse, self.reset
 
-    @property
     def error_line(self) -> str:
         """
-        The error that nats-py processes now, as the server has sent it: nats-py converts it to lower case.
+        Return the error that nats-py processes now, as the server has sent it: nats-py converts it to lower case.
 
-        It is read in the callback for errors, before that awaits anything; ``""`` if it is unknown.
+        Called in the callback for errors, before that awaits anything. Returns ``""`` if it is unknown.
         """
         found = _ERROR_LINE.match(bytes(self._protocol.buf))
         return found[1].decode("utf-8", "replace") if found else ""

@@ -7,7 +7,7 @@ phase are in :data:`TRANSITIONS`.
 The server (2.15) also counts duplicates of messages that it has proposed to its replicas and not stored yet, which it
 refuses outside of batches. A leader without replicas never stores them. So the end of a batch is only believed if it
 has a stream sequence: the server has stored a message of the batch, and what it proposed before. Otherwise all messages
-were duplicates, and the last one is sent again in a batch of its own, whose reply states whether it is stored.
+were duplicates, and the last one is resent in a separate batch, whose reply states whether it is stored.
 Acknowledgements within a batch do not have a sequence, and are believed after such an end, until messages are resent.
 
 A batch ends when the program pauses, with the last message. Messages that the program publishes while the
@@ -57,7 +57,7 @@ class Phase(Enum):
     """Phase of the messages to a stream."""
 
     IDLE = "idle"
-    """There is no batch; the next message begins one."""
+    """No batch is open; the next message begins one."""
     OPEN = "open"
     """The batch accepts messages."""
     ENDING = "ending"
@@ -312,7 +312,7 @@ _decode: Final = msgspec.json.Decoder(_Answer).decode
 @dataclass(slots=True)
 class Batch:
     """
-    A batch; without an id, there is none.
+    A batch. One without an id stands for the time between two batches.
 
     Attributes:
         id: Its id, which is unique in the stream.
@@ -444,6 +444,11 @@ class Batches:
     def waiting(self) -> list[PendingMessage]:
         """Messages that are not in the batch."""
         return [item for item in self.queue if not item.has_failed]
+
+    @property
+    def unfinished(self) -> list[PendingMessage]:
+        """All messages that are not acknowledged and have not failed, in order."""
+        return [*self.sent, *self.waiting]
 
     @property
     def mapped_subject(self) -> str:
@@ -596,7 +601,7 @@ class Batches:
     def _disable(self) -> None:
         """Publish all messages in the ordinary way, from now on."""
         if self.phase not in _FINAL:
-            items = [*self.sent, *self.waiting]
+            items = self.unfinished
             self.queue.clear()
             self.batch = Batch()
             self._move(Cause.DISABLE)
@@ -637,7 +642,7 @@ class Batches:
         is_stalled = at.now - self._progress_at >= self._ack_timeout
         if not (at.is_closed or is_stalled or self._resume_at):
             return
-        items = [*self.sent, *self.waiting]
+        items = self.unfinished
         reason = next((item.last_error for item in items if item.last_error is not None), None)
         for item in items:
             if at.is_closed or (at.now >= item.give_up and (is_stalled or item.last_error is not None)):
@@ -689,7 +694,7 @@ class Batches:
                 batch.received = answer.seq
                 self._progress_at = at.now
             if self._history.is_proven and not batch.unconfirmed:
-                self._acknowledge(answer.seq, PubAck(self.stream, 0), at)
+                self._acknowledge(answer.seq, at)
             self._send(at)
         elif answer.type == "gap":
             self._move(Cause.END)  # the PubAck follows
@@ -700,9 +705,9 @@ class Batches:
         elif answer.stream:
             self._disable()  # an older server, which has stored the message
 
-    def _acknowledge(self, number: int, ack: PubAck, at: Situation) -> None:
-        """Finish messages up to a number."""
-        self._finish(min(number, self.batch.number) - self.batch.acked, ack, at)
+    def _acknowledge(self, number: int, at: Situation) -> None:
+        """Finish messages up to a number, whose sequences are unknown."""
+        self._finish(min(number, self.batch.number) - self.batch.acked, PubAck(self.stream, 0), at)
 
     def _finish(self, number: int, ack: PubAck, at: Situation) -> None:
         """Finish the first messages that are not acknowledged."""
@@ -862,7 +867,7 @@ class Batches:
             return  # stored before the first message
         for number, item in enumerate(self.batch.sent, self.batch.acked + 1):
             if item.subject == stored.subject and message_id(item.block) == identifier:
-                self._acknowledge(number, PubAck(self.stream, 0), at)
+                self._acknowledge(number, at)
                 return
 
     def _resume(self, gone: Collection[str], at: Situation) -> None:

@@ -317,4 +317,4 @@ class FastIngest:
 
 
 def _subjects(lane: Lane) -> list[str]:
-    return subjects_of((*lane.batches.sent, *lane.batches.waiting))
+    return subjects_of(lane.batches.unfinished)

@@ -148,7 +148,7 @@ class Lane:
 
     def resume(self, gone: Collection[str]) -> list[PendingMessage]:
         """Resend the messages of a suspended lane, and return those whose subjects have left the stream."""
-        leaving = [item for item in (*self.batches.sent, *self.batches.waiting) if item.subject in gone]
+        leaving = [item for item in self.batches.unfinished if item.subject in gone]
         self._on(Resume(gone))
         return leaving
 
@@ -183,7 +183,7 @@ class Lane:
             case Finish():
                 outbox.finish_all(action.items, action.ack)
             case Control():
-                reply = f"{self._prefix(action.batch)}{action.number}.{action.operation}.$FI"
+                reply = self._reply(action.batch, action.number, action.operation)
                 self._write_frame(write_publish(action.subject, b"", b"", reply), 0)
             case Confirm():
                 self._confirm(action)
@@ -202,6 +202,9 @@ class Lane:
 
     def _prefix(self, batch: str) -> str:
         return f"{self._inbox}.{batch}.{self._flow}.fail."
+
+    def _reply(self, batch: str, number: int, operation: int) -> str:
+        return f"{self._prefix(batch)}{number}.{operation}.$FI"
 
     def _write(self, write: Write) -> None:
         prefix, number, last = self._prefix(write.batch), write.first - 1, write.first - 1 + len(write.items)
@@ -225,12 +228,10 @@ class Lane:
     def _confirm(self, confirm: Confirm) -> None:
         item = confirm.item
         block = item.block[:-2] + _IMPOSSIBLE
-        size = len(block) + len(item.data)
-        if size > self._nc.max_payload or len(block) > MAX_HEADER_BYTES:
-            block, size = item.block, len(item.block) + len(item.data)
-        self._write_frame(
-            write_publish(item.subject, item.data, block, f"{self._prefix(confirm.batch)}1.{COMMIT}.$FI"), size
-        )
+        if len(block) + len(item.data) > self._nc.max_payload or len(block) > MAX_HEADER_BYTES:
+            block = item.block
+        frame = write_publish(item.subject, item.data, block, self._reply(confirm.batch, 1, COMMIT))
+        self._write_frame(frame, len(block) + len(item.data))
 
     def _write_frame(self, frame: bytes, size: int, count: int = 1) -> None:
         with suppress(nats.errors.Error):  # the connection was lost meanwhile; check() sends the messages again

@@ -136,11 +136,10 @@ class Outbox:
 
     def is_too_large(self, item: PendingMessage) -> bool:
         """Return whether the server's ``max_payload`` was lowered below the size of a message."""
-        return len(item.block) + len(item.data) > self.nc.max_payload
+        return item.size > self.nc.max_payload
 
     def fail_too_large(self, item: PendingMessage) -> None:
         """Fail a message that :meth:`is_too_large`."""
-        size = len(item.block) + len(item.data)
-        limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
+        limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {item.size}"
         text = f"{item.subject}: no acknowledgement arrived, and {limit}"
         self.fail(item, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))

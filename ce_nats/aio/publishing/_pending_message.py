@@ -59,6 +59,11 @@ class PendingMessage(Pending, eq=False):
     def was_sent(self) -> bool:
         return self.attempts > 0
 
+    @property
+    def size(self) -> int:
+        """Bytes that count for the server's ``max_payload``."""
+        return len(self.block) + len(self.data)
+
 
 class _Ack(msgspec.Struct):
     stream: str = ""

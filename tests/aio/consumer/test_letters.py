@@ -1,4 +1,4 @@
-"""Dead letters are stored before their originals are terminated, and recognized if they are read again."""
+"""Dead letters are stored before their originals are terminated, and recognized if the consumer rereads them."""
 
 import asyncio
 import logging

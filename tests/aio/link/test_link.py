@@ -182,6 +182,6 @@ async def test_reading_that_has_resumed_does_not_close_the_connection(connected)
         link._note_reading_end(ValueError("a"))
         for _ in range(3):
             await asyncio.sleep(0)
-        assert link._closing is None
+        assert link._close_task is None
         await nc.flush()
         assert reported == []
