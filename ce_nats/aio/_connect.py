@@ -245,11 +245,6 @@ async def establish(
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
-def context_prefix(nc: Client) -> str:
-    """Return the prefix of JetStream's API that the context of a connection has set, or the default."""
-    return Link.of(nc).context_prefix
-
-
 async def disconnect(nc: Client) -> None:
     """Close a connection in any state, within two seconds. Never raises."""
     # nats-py waits until everything is written and TLS is shut down, which may never happen.

@@ -21,7 +21,8 @@ from ..errors import DeliveryError, Failure, PublishError, Reject
 from ._atomic import AtomicBatch
 from ._claim_check import ClaimCheck
 from ._connection import Connection, connect
-from ._consumer import Delivery, PullConsumer
+from ._consumer import PullConsumer
+from ._delivery import Delivery
 from ._publisher import Publisher
 from ._subscription import Subscription
 

@@ -38,7 +38,7 @@ from ._atomic import AtomicBatch
 from ._bridge import read_in_thread
 from ._claim_check import ClaimCheck
 from ._consumer import PullConsumer
-from ._link import Link
+from ._link import ProcessLink
 from ._loop import current
 from ._publisher import Publisher
 from ._subscription import Subscription
@@ -132,10 +132,10 @@ class Connection:
     def __init__(self, open_client: Callable[[], Awaitable[Client]]) -> None:
         self._open_client = open_client
         self._is_closed = False
-        self._last_link = Link.open(current(), open_client)
+        self._last_link = ProcessLink.open(current(), open_client)
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> ProcessLink:
         """The link of this process."""
         loop = current()
         if self._last_link.loop is not loop:
@@ -143,7 +143,7 @@ class Connection:
                 raise DeliveryError(ErrorCode.CONNECTION_CLOSED, "the connection is closed")
             with loop.lock:
                 if self._last_link.loop is not loop:
-                    self._last_link = Link.open(loop, self._open_client)
+                    self._last_link = ProcessLink.open(loop, self._open_client)
         return self._last_link
 
     @property

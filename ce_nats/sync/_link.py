@@ -11,8 +11,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from .. import aio
-from ..aio._connect import context_prefix, disconnect
+from ..aio._connect import disconnect
 from ..aio.core._publish import send
+from ..aio.link._link import Link
 from ..aio.publishing._publisher import raise_failures
 from ..codec.event import EventLike
 from ..errors import DeliveryError, ErrorCode, Failure
@@ -29,13 +30,13 @@ T = TypeVar("T")
 
 
 class Linked(Protocol):
-    """A :class:`Connection`, which has a :class:`Link` in each process."""
+    """A :class:`Connection`, which has a :class:`ProcessLink` in each process."""
 
     @property
-    def _link(self) -> Link: ...
+    def _link(self) -> ProcessLink: ...
 
 
-class Link:
+class ProcessLink:
     """
     The NATS connection of one process.
 
@@ -48,13 +49,13 @@ class Link:
     def __init__(self, loop: Loop, client: Client) -> None:
         self.loop = loop
         self.client = client
-        self.js: JetStreamContext = client.jetstream(prefix=context_prefix(client))
+        self.js: JetStreamContext = client.jetstream(prefix=Link.of(client).context_prefix)
         self._failures: list[Failure] = []
         self._is_confirmed = True  # the server has received everything so far
         self._queue: SendQueue[tuple[NatsMessage, EventLike]] = SendQueue(loop, self._send, self._fail, _MAX_WAITING)
 
     @classmethod
-    def open(cls, loop: Loop, connect: Callable[[], Awaitable[Client]]) -> Link:
+    def open(cls, loop: Loop, connect: Callable[[], Awaitable[Client]]) -> ProcessLink:
         link = cls(loop, loop.run(connect))
         loop.opened[link] = None
         return link

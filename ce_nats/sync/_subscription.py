@@ -7,6 +7,7 @@ from typing import Final
 
 from .. import aio
 from .._numbers import check_optional_seconds
+from ..aio._util.thread_queue import ThreadQueue
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
@@ -44,7 +45,7 @@ class Subscription:
         check_optional_seconds("timeout", timeout)
         link = nc._link
         self._loop = link.loop
-        self._bridge: ThreadBridge[aio.Received] = ThreadBridge(self._loop, _MAX_AHEAD, subject)
+        self._bridge: ThreadBridge[aio.Received] = ThreadBridge(self._loop, ThreadQueue(), _MAX_AHEAD, subject)
         self._timeout = timeout
         self._subject = subject
 

@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ce_nats import DeliveryError
+from ce_nats.aio._util.thread_queue import ThreadQueue
 from ce_nats.sync._bridge import ThreadBridge
 from ce_nats.sync._loop import current
 from tests.support.synchronous import SECONDS
 
 
 def started(items, limit=10, on_wake=None):
-    bridge = ThreadBridge(current(), limit, "orders", on_wake)
+    bridge = ThreadBridge(current(), ThreadQueue(), limit, "orders", on_wake)
 
     async def start():
         bridge.start(items())
@@ -42,33 +43,6 @@ def test_exception_of_the_iterator_reaches_every_thread(cause, caplog):
             "delivery-failed: orders: a background task failed: CancelledError()"
         ] * 3
         assert [record.getMessage() for record in caplog.records] == ["orders: a background task failed"]
-
-
-def test_item_is_taken_once_it_is_removed_from_the_list():
-    async def items():
-        for number in range(3):
-            yield number
-
-    bridge = started(items)
-    taken = bridge.take(SECONDS)
-    assert bridge.take(SECONDS) is taken
-    assert taken == [0]
-    with ThreadPoolExecutor() as pool:
-        assert pool.submit(bridge.take, SECONDS).result(SECONDS) == [1]
-    del taken[0]
-    assert bridge.take(SECONDS) == [2]
-
-
-def test_ended_bridge_returns_no_item_that_was_taken_before():
-    async def items():
-        yield 1
-        await asyncio.Event().wait()
-
-    bridge = started(items)
-    assert bridge.take(SECONDS) == [1]
-    current().run(bridge.stop)
-    with pytest.raises(StopIteration):
-        bridge.take(SECONDS)
 
 
 def test_iterator_is_read_ahead_up_to_the_limit():
@@ -120,7 +94,7 @@ def test_with_a_hook_the_first_item_is_read_on_demand():
             yield number
 
     def on_wake():
-        wakes.append(bridge.taken)
+        wakes.append(len(wakes))
         bridge.limit = 8
 
     async def wait():
@@ -132,38 +106,7 @@ def test_with_a_hook_the_first_item_is_read_on_demand():
     bridge.take(SECONDS).clear()
     current().run(wait)
     assert len(read) == 8
-    assert wakes[0] == 0
+    assert wakes == [0]
     for _ in range(99):
         bridge.take(SECONDS).clear()
     assert len(wakes) < 40
-    assert bridge.count() <= 1  # the end
-
-
-def test_items_that_no_thread_has_taken_are_given_back():
-    async def items():
-        for number in range(5):
-            yield number
-
-    async def give_back():
-        await asyncio.sleep(0.05)
-        return bridge.give_back()
-
-    bridge = started(items)
-    assert bridge.take(SECONDS) == [0]
-    assert current().run(give_back) == [1, 2, 3, 4]
-    bridge.take(SECONDS).clear()
-    with pytest.raises(StopIteration):
-        bridge.take(SECONDS)
-
-
-def test_refusing_bridge_returns_no_item():
-    async def items():
-        for number in range(5):
-            yield number
-
-    bridge = started(items)
-    assert bridge.take(SECONDS) == [0]
-    bridge.refuse()
-    for _ in range(2):
-        with pytest.raises(StopIteration):
-            bridge.take(SECONDS)

@@ -15,7 +15,6 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import sync
-from ce_nats.aio.consumer._settle import Settler
 from ce_nats.testing import NatsServer
 from tests.support.synchronous import SECONDS, wait_for
 
@@ -273,30 +272,6 @@ def test_acknowledgements_are_written_before_the_connection_is_closed(make_event
         wait_for(lambda: js.consumer_info(stream, "c").ack_floor.stream_seq == 100)
 
 
-def test_acknowledgement_that_fails_after_its_block_is_reported(fill, open_consumer, nc, monkeypatch):
-    """The connection is lost between the end of the block and the next time that the loop runs."""
-    fill(20)
-    errors = []
-    with open_consumer(ack_delay=LONG, on_error=lambda error, delivery: errors.append((error, delivery))) as consumer:
-        for delivery in consumer:
-            if delivery.sequence == 10:
-                break
-            with delivery:
-                pass
-        error = sync.DeliveryError("connection-closed", "lost")
-
-        async def fail(*_):
-            raise error
-
-        with delivery:
-            monkeypatch.setattr(Settler, "acknowledge", lambda *_: False)
-            monkeypatch.setattr(type(delivery._delivery), "_end_block", fail)
-        assert delivery.is_settled
-        nc.run(consumer._handled.settle_all)
-        monkeypatch.undo()
-    assert errors[-1] == (error, delivery._delivery)
-
-
 def test_block_raises_if_its_acknowledgement_cannot_be_sent(make_event):
     with NatsServer(jetstream=True) as server, sync.connect(server.url) as nc:
         nc.run(nc.client.jetstream().add_stream, name="S", subjects=["s"])
@@ -406,7 +381,6 @@ INTERRUPTED = """
 import json, random, signal, sys, time
 from nats.js.api import ConsumerConfig
 from ce_nats import sync
-from ce_nats.aio.consumer._settle import Settler
 url, stream, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 interrupts, is_running, handled = 0, False, []
 

@@ -22,7 +22,13 @@ _DRAINING_SECONDS: Final = 0.2
 
 
 class Deliveries:
-    """Source of deliveries, from which several tasks take."""
+    """
+    Source of deliveries, from which several tasks take.
+
+    Attributes:
+        settler: Settles their messages.
+        is_plain: Whether a message only has to be decoded.
+    """
 
     def __init__(
         self,
@@ -40,7 +46,7 @@ class Deliveries:
         self._nc = settler.nc
         self._preparation = preparation
         self._running = running
-        self._is_plain = preparation.is_plain
+        self.is_plain = preparation.is_plain
         self._suspended = 0.0
 
     @property
@@ -53,7 +59,7 @@ class Deliveries:
         now = time.monotonic()
         ledger = self._ledger
         if (
-            not self._is_plain
+            not self.is_plain
             or now - self._suspended > _MAX_UNSUSPENDED_SECONDS
             or self._running.has_ended
             or not self._nc.is_connected

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
 from ...codec.event import DecodedEvent
 from ...redelivery import Action, Breaker, BreakerState
 from ...wire._ack_subject import AckSubject
+from .._util.thread_queue import ThreadQueue
+from ._delivery import Delivery
 from ._entry import Entry, Place, unexplained
 from ._handled import Handled
 from ._isolation import Isolation
@@ -134,7 +136,7 @@ class Ledger:
         waiting: Number of messages that have arrived, and are neither handled nor settled.
         taken: Number of messages that the program handles.
         prefetch: Number of messages that may wait.
-        ahead: Returns the number of taken messages that still wait for a handler, in another thread for instance.
+        handed: Messages that were taken for other threads, and that none of these has begun.
         acks: Messages whose acknowledgements are pending.
     """
 
@@ -146,7 +148,7 @@ class Ledger:
         self.handled = Handled()
         self.keys: Keys | None = None
         self.waiting = self.taken = 0
-        self.ahead: Callable[[], int] = int  # zero
+        self.handed: ThreadQueue[Delivery] = ThreadQueue()
         self.acks = AckQueue(ack_delay)
         self.prefetch = Prefetch(prefetch)
         self._confirms = confirms
@@ -170,7 +172,7 @@ class Ledger:
             waiting = queued
         if is_one_by_one:
             return 0 if waiting or self.isolation.is_one_alone(now) or most <= 0 else 1
-        waiting += self.ahead()
+        waiting += len(self.handed)
         return max(0, most - waiting) if waiting <= most // 2 else 0
 
     def arrive(
@@ -325,8 +327,14 @@ class Ledger:
             entry.place = _TAKEN
             self.taken += 1
 
+    def take_back(self) -> None:
+        """Put back the messages that other threads have not begun."""
+        for delivery in reversed(self.handed.give_back()):
+            self.put_back(delivery._entry)
+
     def hold(self, entry: Entry, *, is_first: bool) -> None:
-        """As :meth:`put_back`, for a message whose handler has failed because of an outage."""
+        """As :meth:`put_back`, for a message whose handler has failed because of an outage; others wait for its end."""
+        self.take_back()
         self.put_back(entry, is_first=is_first)
         entry.turn += 1
 

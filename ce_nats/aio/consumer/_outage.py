@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -54,12 +54,7 @@ class Pause(NamedTuple):
 
 
 class Outage:
-    """
-    Tells the breaker of a consumer how handlers end.
-
-    Attributes:
-        on_open: Called when an outage begins.
-    """
+    """Tells the breaker of a consumer how handlers end."""
 
     def __init__(
         self,
@@ -70,7 +65,6 @@ class Outage:
         observer: Observer | None,
     ) -> None:
         self.breaker = breaker
-        self.on_open: Callable[[], object] = bool  # nothing
         self._unavailable: tuple[type[Exception], ...] = (Unavailable, *unavailable)
         self._running = running
         self._binding = binding
@@ -130,7 +124,6 @@ class Outage:
         self._report_later()
         if self._observer is not None:
             self._observer.pause(self._binding.name, 1)
-        self.on_open()
 
     def _report_later(self) -> None:
         self._reporting = asyncio.get_running_loop().call_later(_REPORT_SECONDS, self._report)

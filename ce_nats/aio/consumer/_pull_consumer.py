@@ -61,6 +61,7 @@ from ._decisions import Decisions, Delays
 from ._deliveries import Deliveries
 from ._delivery import Delivery
 from ._fetch import Fetcher
+from ._hand_out import HandOut
 from ._handlers import Workers
 from ._intake import Intake
 from ._isolation import Isolation
@@ -601,6 +602,11 @@ class PullConsumer:
         if delivery is None:
             raise StopAsyncIteration
         return delivery
+
+    def _hand_out(self) -> HandOut:
+        """Return what hands messages to other threads; called once."""
+        parts = self._open_parts()
+        return HandOut(parts.deliveries, parts.ledger, parts.acks, parts.fetcher, parts.settler, self._running)
 
     def _open_parts(self) -> _Parts:
         if self._parts is None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from ce_nats.aio._jetstream_api import Progress
+from ce_nats.aio.consumer._attempt import Attempt
 from ce_nats.aio.consumer._entry import Entry, Place
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.aio.consumer._keys import Keys
@@ -104,7 +105,8 @@ def test_messages_are_fetched_when_half_of_them_are_left_and_few_at_first(taken,
 @each(("ahead", "slots"), [(0, 6), (1, 5), (2, 4), (3, 0)])
 def test_taken_messages_that_wait_for_a_handler_count_as_waiting(ahead, slots):
     ledger = ledger_with(4, 2)
-    ledger.ahead = lambda: ahead
+    for _ in range(ahead):
+        ledger.handed.put(object())
     assert ledger.free_slots(1.0) == slots
 
 
@@ -220,6 +222,17 @@ def test_message_put_back_is_taken_first():
     acknowledge(ledger, entry, 0.0)
     ledger.put_back(entry)
     assert ledger.waiting == 0
+
+
+def test_messages_that_wait_for_other_threads_are_put_back_during_an_outage():
+    """In order, behind the one that has failed."""
+    ledger = ledger_of(1, 2, 3, 4)
+    failed, *others = (ledger.take(0.0) for _ in range(3))
+    for entry in others:
+        ledger.handed.put(Attempt(None, entry, None))
+    ledger.hold(failed, is_first=True)
+    assert (ledger.waiting, ledger.taken, len(ledger.handed)) == (4, 0, 0)
+    assert [entry.sequence for entry in take_all(ledger)] == [1, 2, 3, 4]
 
 
 # --- Suspects ---------------------------------------------------------------------------------------------------------
