@@ -173,7 +173,7 @@ class ThreadBatchWorkers:
         _check_result(result)
 
     def _call(self, batch: aio.Batch) -> object:
-        """Call the handler, in its thread; SystemExit and the like become an ``_ExitError``."""
+        """Call the handler, in its thread; an exception that ends the program becomes an ``_ExitError``."""
         try:
             return self._handler(batch)
         except Exception:

@@ -660,7 +660,7 @@ async def test_iteration_that_is_left_with_its_connection_leaves_no_consumer(ser
 
 
 async def test_timeouts_around_an_iteration_lose_no_message(js, thousand, way, until_no_consumer):
-    batches, numbers, timeouts, seconds = read_stream(js, thousand, batch_size=100), [], 0, 0.0005
+    batches, numbers, timeouts, seconds = read_stream(js, thousand, batch_size=100), [], 0, 0.0001
     while True:
         try:
             batch = await asyncio.wait_for(anext(batches, None), seconds)
@@ -671,9 +671,9 @@ async def test_timeouts_around_an_iteration_lose_no_message(js, thousand, way, u
             break
         numbers += [message.sequence for message in batch]
         if len(numbers) % 300 == 0:
-            seconds = 0.0005
+            seconds = 0.0001
     assert numbers == list(range(1, 1001))
-    assert timeouts > 3
+    assert timeouts  # one at least, before the first round trip; others depend on the machine
     await until_no_consumer()
 
 
