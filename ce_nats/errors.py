@@ -460,7 +460,7 @@ class Failure:
 
 class PublishError(DeliveryError):
     """
-    Events were not acknowledged. Code and text are those of the first failure.
+    Events were not acknowledged. The code is that of the first failure, which the text names.
 
     Attributes:
         failures: All failures that no earlier error contained, in the order in which they occurred.

@@ -31,12 +31,13 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ._version import __version__
+from .aio._log_fields import DELIVERIES, DESTINATION, EVENT_TYPE, GROUP, error_fields, event_fields
 from .aio._observer import MessageOutcome, OutcomeKind, kind_of
 from .aio.consumer._delivery import Delivery
 from .aio.core._received import Received
 from .codec.event import DecodedEvent, EventLike, attributes_and_data
 from .codec.subject_template import SubjectTemplate
-from .errors import CeNatsError, DeliveryError, text_of
+from .errors import DeliveryError, text_of
 from .extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers, trace_of_span
 from .message import MSG_ID
 
@@ -48,23 +49,10 @@ _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5,
 _SYSTEM: Final = "messaging.system"
 _OPERATION_NAME: Final = "messaging.operation.name"
 _OPERATION_TYPE: Final = "messaging.operation.type"
-_DESTINATION: Final = "messaging.destination.name"
 _TEMPLATE: Final = "messaging.destination.template"
-_GROUP: Final = "messaging.consumer.group.name"
 _MESSAGE_ID: Final = "messaging.message.id"
 _BODY_SIZE: Final = "messaging.message.body.size"
-_ERROR_TYPE: Final = "error.type"
-_EVENT_TYPE: Final = "cloudevents.event_type"
 _OUTCOME: Final = "ce_nats.outcome"
-_DELIVERIES: Final = "ce_nats.deliveries"
-
-_EVENT: Final = {
-    "id": "cloudevents.event_id",
-    "source": "cloudevents.event_source",
-    "specversion": "cloudevents.event_spec_version",
-    "type": _EVENT_TYPE,
-    "subject": "cloudevents.event_subject",
-}
 _SEND: Final = "send"
 _PROCESS: Final = "process"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -95,9 +83,9 @@ class _Operation:
                 error = error or outcome.error
                 span.set_attribute(_OUTCOME, str(outcome.kind))
                 if not isinstance(outcome.delivery, Delivery):
-                    span.set_attributes({_DESTINATION: outcome.subject, **_message(outcome.message)})
+                    span.set_attributes({DESTINATION: outcome.subject, **_message(outcome.message)})
             if isinstance(error, Exception):
-                span.set_attribute(_ERROR_TYPE, _error_type(error))
+                span.set_attributes(error_fields(error))
                 with suppress(Exception):  # __str__ of a user-defined exception may raise
                     span.record_exception(error)
                 span.set_status(trace.Status(trace.StatusCode.ERROR, text_of(error)))
@@ -244,7 +232,7 @@ class Instrumentation:
         span = self._tracer.start_span(
             _name(_SEND, subject, destination),
             kind=trace.SpanKind.PRODUCER,
-            attributes={**_operation(_SEND), **_subject(subject), **destination, **_event(event)},
+            attributes={**_operation(_SEND), **_subject(subject), **destination, **event_fields(event)},
             links=_links(trace_of_event(event)),
         )
         return _Operation(span, trace_of_span(span))
@@ -265,8 +253,8 @@ class Instrumentation:
                 **destination,
                 **_group(received),
                 **_message(message),
-                **({} if event is None else _event(event)),
-                _DELIVERIES: received.deliveries,
+                **event_fields(event),
+                DELIVERIES: received.deliveries,
             },
             links=_links(origin),
         )
@@ -283,7 +271,7 @@ class Instrumentation:
             _OPERATION_NAME: _SEND,
             **self._metric_destination(outcome.subject, outcome.template),
             **_event_type(outcome.event),
-            **_failure(outcome.error),
+            **error_fields(outcome.error),
             _OUTCOME: str(outcome.kind),
         }
         self._sent.add(1, attributes)
@@ -292,7 +280,7 @@ class Instrumentation:
 
     def pause(self, consumer: str, change: int) -> None:
         """Implement :meth:`ce_nats.aio.Instruments.pause`."""
-        self._paused.add(change, {_SYSTEM: "nats", _GROUP: consumer})
+        self._paused.add(change, {_SYSTEM: "nats", GROUP: consumer})
 
     def _record_processed(
         self,
@@ -307,7 +295,7 @@ class Instrumentation:
             **self._metric_destination(received.subject),
             **_group(received),
             **({} if received.error else _event_type(received.event)),
-            **_failure(error),
+            **error_fields(error),
             **({} if outcome is None else {_OUTCOME: str(outcome.kind)}),
         }
         self._consumed.add(1, attributes)
@@ -335,12 +323,12 @@ def _operation(name: str) -> Attributes:
 
 
 def _subject(subject: str) -> Attributes:
-    return {_DESTINATION: subject} if subject else {}
+    return {DESTINATION: subject} if subject else {}
 
 
 def _group(received: Received) -> Attributes:
     """Return the name of the consumer, which shares its messages; subscriptions have none."""
-    return {_GROUP: received.consumer} if isinstance(received, Delivery) else {}
+    return {GROUP: received.consumer} if isinstance(received, Delivery) else {}
 
 
 def _message(message: Any) -> Attributes:
@@ -351,27 +339,9 @@ def _message(message: Any) -> Attributes:
     return {_BODY_SIZE: len(message.data), **({_MESSAGE_ID: identifier} if identifier else {})}
 
 
-def _event(event: EventLike) -> Attributes:
-    own, _ = attributes_and_data(event)
-    return {key: str(own[name]) for name, key in _EVENT.items() if own.get(name) is not None}
-
-
 def _event_type(event: EventLike) -> Attributes:
     own, _ = attributes_and_data(event)
-    return {_EVENT_TYPE: str(own["type"])} if own.get("type") is not None else {}
-
-
-def _failure(error: BaseException | None) -> Attributes:
-    """Return the type of an error. A cancellation is not an error."""
-    return {_ERROR_TYPE: _error_type(error)} if isinstance(error, Exception) else {}
-
-
-def _error_type(error: Exception) -> str:
-    """Return the code of an error of this package, or the full name of another exception's class."""
-    if isinstance(error, CeNatsError):
-        return str(error.code)
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {EVENT_TYPE: str(own["type"])} if own.get("type") is not None else {}
 
 
 def _remote(sender: TraceContext | None) -> Context:

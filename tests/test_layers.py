@@ -55,7 +55,7 @@ THEIR_USERS = {"spark", *TOOLS}
 AIO_PARTS = (
     *("_util", "link", "_pull_status", "_foreign_subjects"),
     *("_server_codes", "_errors", "_reply_inbox", "_reply_window", "_connect", "_jetstream_api"),
-    *("core", "_observer", "reading", "_object_writer", "_claim_check"),
+    *("core", "_log_fields", "_observer", "reading", "_object_writer", "_claim_check"),
     *("publishing", "consumer", "jetstream", "__init__"),
 )
 

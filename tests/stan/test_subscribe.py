@@ -152,16 +152,21 @@ async def test_nak_leaves_a_message_unacknowledged(connection, channel, make_eve
             await item.ack()
 
 
-async def test_rejected_message_is_logged_and_not_redelivered(connection, channel, caplog):
+async def test_rejected_message_is_logged_and_not_redelivered(connection, channel, make_event, caplog):
     await connection.publish_data(b"no event", channel)
+    await connection.publish(make_event(1), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
         item = await one(subscription)
         await item.reject(item.error.code)
         await item.reject("twice")
+        await (await one(subscription)).reject("no such customer")
         await expect_no_message(subscription, 1.2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"channel {channel}, message 1: rejected: invalid-json"
+        f"channel {channel}, sequence 1, delivery 1: rejected: invalid-json",
+        f"channel {channel}, sequence 2, delivery 1, id 'event 1', source '/tests', type 'com.example.test': rejected: "
+        "no such customer",
     ]
+    assert vars(caplog.records[1])["cloudevents.event_id"] == "event 1"
 
 
 async def test_message_that_is_redelivered_while_it_is_held_is_yielded_once(connection, channel, make_event):

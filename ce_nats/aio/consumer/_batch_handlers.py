@@ -10,6 +10,7 @@ from contextvars import copy_context
 from typing import Final
 
 from ...redelivery import BreakerState
+from .._log_fields import error_fields
 from ._acks import is_acked
 from ._batch import Batch, BatchError
 from ._deliveries import Deliveries
@@ -174,8 +175,8 @@ class BatchWorkers(Workers):
         """Divide the last part, which has failed, except for what its handler has settled."""
         if len(parts) == 1:
             name, count = type(error).__name__, len(parts[0])
-            text = "%s: a batch of %d events has failed, and is handled again in smaller parts: %s: %s"
-            _log.warning(text, self._target, count, name, error)
+            text = "%s: a batch of %d events, from sequence %d, has failed; it is handled in smaller parts: %s: %s"
+            _log.warning(text, self._target, count, parts[0][0].sequence, name, error, extra=error_fields(error))
         left: list[Delivery] = []
         for delivery in parts[-1]:
             if delivery.is_settled or is_acked(delivery._entry):

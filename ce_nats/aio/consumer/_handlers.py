@@ -12,13 +12,13 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Final, NoReturn
 
-from ...errors import DeliveryError, ErrorCode, preview
+from ...errors import DeliveryError, ErrorCode
 from ...redelivery import Decision
 from .._util.checks import not_async
 from .._util.supervising import CancellableTask, supervise
 from ._deliveries import Deliveries
 from ._delivery import Delivery
-from ._running import Reporter
+from ._running import Reporter, place_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -238,5 +238,4 @@ def _end(ended: asyncio.Future[None], error: BaseException | None) -> None:
 def _description(worker: Worker) -> str:
     delivery = worker.delivery
     assert delivery is not None
-    seconds = round(time.monotonic() - worker.began)
-    return f"sequence {delivery.sequence} on {preview(delivery.subject)}, running for {seconds} s"
+    return f"{place_of(delivery)}, running for {round(time.monotonic() - worker.began)} s"

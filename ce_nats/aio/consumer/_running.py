@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import CeNatsError, DeliveryError, Reject, preview
+from .._log_fields import DELIVERIES, DESTINATION, GROUP, SEQUENCE, STREAM, error_fields, event_fields, event_text
 from .._observer import guarded
 from ._attempt import Attempt
 
@@ -135,7 +136,15 @@ class Reporter:
         if delivery is not None and delivery._is_held:
             return
         exc_info = None if isinstance(error, (CeNatsError, Reject)) else error
-        _log.error("%s%s: %s%s", self.target, _place(delivery), _text(error), _ending(delivery), exc_info=exc_info)
+        _log.error(
+            "%s%s: %s%s",
+            self.target,
+            _place(delivery),
+            _text(error),
+            _ending(delivery),
+            exc_info=exc_info,
+            extra=_fields(delivery, error),
+        )
 
     def _call_hook(self, error: Exception, delivery: Attempt | None) -> bool:
         """Call the hook, and return whether there is one."""
@@ -148,7 +157,8 @@ class Reporter:
         """Log an error of many messages: the first one with its code and ending, then their number each minute."""
         if self._tally.add(f"{error.code}{_ending(delivery)}", time.monotonic()):
             level = logging.WARNING if is_warning else logging.ERROR
-            _log.log(level, "%s%s: %s%s", self.target, _place(delivery), error, _ending(delivery))
+            place, ending = _place(delivery), _ending(delivery)
+            _log.log(level, "%s%s: %s%s", self.target, place, error, ending, extra=_fields(delivery, error))
             self._start_timer()
         if not is_warning:
             self._call_hook(error, delivery)
@@ -174,29 +184,44 @@ class Reporter:
         for text, count in self._tally.collect(now):
             _log.warning("%s: %d more since the last report: %s", self.target, count, text)
 
-    def report_dropped(self, sequence: int) -> None:
+    def report_dropped(self, attempt: Attempt) -> None:
         """Log once that the program does not settle deliveries."""
         if not self._has_dropped:
             self._has_dropped = True
             _log.warning(
-                "%s, sequence %d: the program has dropped an unsettled delivery; settle each one, with 'async with "
+                "%s%s: the program has dropped an unsettled delivery; settle each one, with 'async with "
                 "delivery:' for example. Such messages stay in flight until the consumer is left, and the server "
                 "delivers at most max_ack_pending of them",
                 self.target,
-                sequence,
+                _place(attempt),
+                extra=_fields(attempt),
             )
 
 
-def _place(delivery: Attempt | None) -> str:
-    """Return how a line of the log names a delivery."""
-    if delivery is None:
-        return ""
-    place = f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
-    event = delivery._event
-    if event is None:
-        return f"{place}, subject {preview(delivery.subject)}"
-    names = {"id": event.get_id(), "type": event.get_type(), "source": event.get_source()}
-    return place + "".join(f", {name} {preview(value)}" for name, value in names.items())
+def place_of(attempt: Attempt) -> str:
+    """Return how a line of the log names a message."""
+    place = f"sequence {attempt.sequence}, delivery {attempt.deliveries}, subject {preview(attempt.subject)}"
+    return ", ".join(filter(None, (place, event_text(attempt._event))))
+
+
+def _place(attempt: Attempt | None) -> str:
+    return "" if attempt is None else f", {place_of(attempt)}"
+
+
+def _fields(attempt: Attempt | None, error: Exception | None = None) -> dict[str, object]:
+    """Return the fields of a line about a message."""
+    if attempt is None:
+        return {**error_fields(error)}
+    origin = attempt._origin
+    return {
+        STREAM: origin.stream,
+        GROUP: origin.consumer,
+        SEQUENCE: attempt.sequence,
+        DELIVERIES: attempt.deliveries,
+        DESTINATION: attempt.subject,
+        **event_fields(attempt._event),
+        **error_fields(error),
+    }
 
 
 def _text(error: Exception) -> str:

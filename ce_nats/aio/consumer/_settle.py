@@ -135,7 +135,7 @@ class Settler:
             self._remove(entry, is_final=False)
             return
         if not self._running.stopped.is_set():
-            self.reporter.report_dropped(entry.sequence)
+            self.reporter.report_dropped(Attempt(self.nc, entry, entry.event))
         self._running.wake()
 
     # --- Decisions ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ...extensions.tracing import TraceContext
 from ...message import HeadersLike, NatsMessage
 from ...schemas import Validate
 from .._claim_check import ClaimCheck
+from .._log_fields import event_text
 from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_count, check_jetstream
 from ..link._client import api_prefix, client_of
@@ -262,8 +263,7 @@ def raise_failures(failures: list[Failure]) -> None:
     raised = tuple(failures)
     failures.clear()
     first = raised[0].error
-    error = PublishError(
-        first.code, first.message if len(raised) == 1 else f"{first.message} (and {len(raised) - 1} more)"
-    )
+    others = f" (and {len(raised) - 1} more)" if len(raised) > 1 else ""
+    error = PublishError(first.code, f"{first.message}; event with {event_text(raised[0].event)}{others}")
     error.failures = raised
     raise error from first

@@ -18,7 +18,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_loop_that_settles_nothing_is_warned_once(publish, consume, is_settled, caplog):
+async def test_loop_that_settles_nothing_is_warned_once(publish, consume, subject, is_settled, caplog):
     """When the first unsettled delivery is garbage-collected; all are released at the end."""
     await publish(1, 2, 3)
     async with consume() as consumer:
@@ -29,7 +29,8 @@ async def test_loop_that_settles_nothing_is_warned_once(publish, consume, is_set
                 break
         await until(lambda: warnings_of(caplog))
         (warning,) = warnings_of(caplog)
-        assert "sequence 1: the program has dropped an unsettled delivery" in warning
+        assert f"sequence 1, delivery 1, subject '{subject}', id 'event 1', source " in warning
+        assert ": the program has dropped an unsettled delivery" in warning
         del delivery
     async with consume() as consumer:
         for _ in range(3):

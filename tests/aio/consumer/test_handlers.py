@@ -74,7 +74,7 @@ async def test_failures_of_handlers_are_reported_and_others_continue(publish, co
     await is_settled()
 
 
-async def test_failures_are_logged(publish, consume, caplog):
+async def test_failures_are_logged_with_fields_for_structured_logs(publish, consume, subject, stream, caplog):
     await publish(1)
     async with consume() as consumer:
 
@@ -85,9 +85,22 @@ async def test_failures_are_logged(publish, consume, caplog):
         with caplog.at_level(logging.ERROR, "ce_nats"):
             await after(consumer.run(handle))
     (record,) = caplog.records
-    assert "sequence 1, delivery 1, id 'event 1', type " in record.getMessage()
+    assert f"sequence 1, delivery 1, subject '{subject}', id 'event 1', source '" in record.getMessage()
     assert record.getMessage().endswith(": KeyError: 'customer'; redelivered at once")
     assert record.exc_info[0] is KeyError
+    fields = {name: value for name, value in vars(record).items() if "." in name}
+    assert fields == {
+        "messaging.destination.name": subject,
+        "messaging.consumer.group.name": "c",
+        "ce_nats.stream": stream,
+        "ce_nats.sequence": 1,
+        "ce_nats.deliveries": 1,
+        "cloudevents.event_id": "event 1",
+        "cloudevents.event_source": "/tests",
+        "cloudevents.event_spec_version": "1.0",
+        "cloudevents.event_type": "com.example.test",
+        "error.type": "KeyError",
+    }
 
 
 async def test_rejections_are_logged_in_one_line(publish, consume, caplog):
@@ -459,7 +472,8 @@ async def test_hanging_handlers_are_logged(consume, hang, subject, caplog):
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert f"waiting for handlers: sequence 1 on '{subject}', running for" in caplog.records[0].getMessage()
+    expected = f"waiting for handlers: sequence 1, delivery 1, subject '{subject}', id 'event 1', source"
+    assert expected in caplog.records[0].getMessage()
 
 
 async def test_hanging_handlers_are_cancelled_after_stop_timeout(consume, hang, acks, caplog):
@@ -467,7 +481,7 @@ async def test_hanging_handlers_are_cancelled_after_stop_timeout(consume, hang, 
         running = await hang(consumer, stop_timeout=0.2)
         await after(running)
         assert await after(acks.get()) == b"-NAK"
-    assert "cancelling the handlers that still run: sequence 1 on" in caplog.records[-1].getMessage()
+    assert "cancelling the handlers that still run: sequence 1, " in caplog.records[-1].getMessage()
 
 
 async def test_stop_timeout_does_not_cancel_handlers_that_return_in_time(publish, consume, is_settled, caplog):

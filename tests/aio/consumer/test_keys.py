@@ -1,13 +1,8 @@
 """How many messages are fetched while some are missing, and when none is."""
 
 from ce_nats.aio._jetstream_api import Progress
-from ce_nats.aio.consumer._entry import Entry
 from ce_nats.aio.consumer._keys import Keys
-
-
-def entry_of(sequence, deliveries=1, consumer_sequence=None):
-    reply = f"$JS.ACK.S.c.{deliveries}.{sequence}.{consumer_sequence or sequence}.1.0"
-    return Entry(sequence, deliveries, (b"a", reply.encode(), b"", None))
+from tests.aio.consumer.test_ledger import entry_of
 
 
 def test_new_messages_are_fetched_slowly_and_redelivered_ones_quickly():

@@ -7,7 +7,9 @@ import math
 import pytest
 
 from ce_nats import DeliveryError, ErrorCode, Reject
+from ce_nats.aio.consumer._attempt import Attempt
 from ce_nats.aio.consumer._running import Reporter, Running, Tally
+from tests.aio.consumer.test_ledger import entry_of
 
 
 async def waiting(running, number):
@@ -104,8 +106,9 @@ def test_message_that_ends_is_always_logged(caplog):
 
 def test_dropped_deliveries_are_logged_once(caplog):
     reporter = Reporter("consumer c", None)
-    reporter.report_dropped(5)
-    reporter.report_dropped(6)
+    for sequence in (5, 6):
+        reporter.report_dropped(Attempt(None, entry_of(sequence), None))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("consumer c, sequence 5: the program has dropped an unsettled delivery")
+    text = "consumer c, sequence 5, delivery 1, subject 's': the program has dropped an unsettled delivery"
+    assert record.getMessage().startswith(text)

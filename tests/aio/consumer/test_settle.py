@@ -122,7 +122,7 @@ async def test_messages_without_an_event_are_logged_once_and_counted(js, subject
     assert count == f": 49 more since the last report: not-a-cloudevent; dead-lettered to {dead}"
 
 
-async def test_lines_about_failures_tell_what_became_of_the_event(publish, consume, dead, caplog):
+async def test_lines_about_failures_tell_what_became_of_the_event(publish, consume, subject, dead, caplog):
     await publish(1, 2, 3)
 
     async def handle(delivery):
@@ -137,7 +137,7 @@ async def test_lines_about_failures_tell_what_became_of_the_event(publish, consu
     async with consume(backoff=[60]) as consumer:
         await after(consumer.run(handle))
     first, second, third = sorted(text.partition(", ")[2] for text in caplog.messages)
-    assert first.startswith("sequence 1, delivery 1, id 'event 1', type ")
+    assert first.startswith(f"sequence 1, delivery 1, subject '{subject}', id 'event 1', source ")
     assert first.endswith(f": Reject: no; dead-lettered to {dead}")
     assert second.endswith(": OSError: disk; acknowledged")
     assert third.endswith(": OSError: disk; redelivered in 60 s")

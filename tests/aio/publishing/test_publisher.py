@@ -225,6 +225,8 @@ async def test_failure_has_its_event(js, subject, stream, make_event):
     (failure,) = info.value.failures
     assert (failure.event, failure.subject) == (events[3], f"unbound.{subject}")
     assert info.value.code == failure.error.code == "no-responders"
+    named = "; event with id 'event 3', source '/tests', type 'com.example.test'"
+    assert info.value.message == failure.error.message + named
     assert publisher.acknowledged == 4
     assert await ids(js, stream) == ["event 0", "event 1", "event 2", "event 4"]
 
