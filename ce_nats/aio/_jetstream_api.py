@@ -144,6 +144,7 @@ class _Consumer(_Answer):
 class _Names(_Answer):
     total: int = 0
     streams: list[str] | None = None
+    consumers: list[str] | None = None
 
 
 class StreamOnSubject(NamedTuple):
@@ -242,6 +243,25 @@ class Progress(NamedTuple):
     metadata: Mapping[str, str] = MappingProxyType({})
 
 
+class ConsumerPosition(NamedTuple):
+    """
+    Position of a consumer in its stream.
+
+    Attributes:
+        name: Its name.
+        config: Its configuration as in the response of the server.
+        created: Time of its creation, as in the response of the server.
+        delivered: Sequence of the last message that was delivered for the first time.
+        ack_floor: Sequence up to which all messages are settled.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    created: str
+    delivered: int
+    ack_floor: int
+
+
 class StreamApi:
     """JetStream's API on a connection."""
 
@@ -301,26 +321,34 @@ class StreamApi:
         return (await self._request(_Names, "", "STREAM.NAMES", {"subject": subject})).streams or []
 
     async def stream_names(self) -> list[str]:
+        """Return the names of all streams of the account, ordered."""
+        return await self._names("stream names", "", "STREAM.NAMES")
+
+    async def consumer_names(self, stream: str) -> list[str]:
+        """Return the names of all consumers of a stream, ordered."""
+        return await self._names("consumer names", stream, f"CONSUMER.NAMES.{stream}")
+
+    async def _names(self, what: str, stream: str, request: str) -> list[str]:
         """
-        Return the names of all streams of the account, ordered.
+        Return names, ordered.
 
         The server returns them in pages, by number. So each page here begins with the last name of the previous one: if
-        it does not, streams were created or deleted meanwhile, and a name may be missing.
+        it does not, some were created or deleted meanwhile, and a name may be missing.
 
         Raises:
-            DeliveryError: As :meth:`state` does; ``unexpected-answer``: the streams changed during each attempt.
+            DeliveryError: ``unexpected-answer``: the names changed during each attempt.
         """
         for _ in range(_MAX_LISTINGS):
             found: list[str] = []
             while True:
-                page = await self._request(_Names, "", "STREAM.NAMES", {"offset": max(0, len(found) - 1)})
-                names = page.streams or []
+                page = await self._request(_Names, stream, request, {"offset": max(0, len(found) - 1)})
+                names = page.streams or page.consumers or []
                 if found and names[:1] != found[-1:]:
                     break
                 found[-1:] = names
                 if len(names) < 2 or len(found) >= page.total:
                     return found
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "stream names: they changed while they were listed; try again")
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{what}: they changed while they were listed; try again")
 
     async def subjects(self, stream: str) -> list[str]:
         """Return the subjects of a stream, which may have wildcards."""
@@ -509,6 +537,12 @@ class StreamApi:
             answer.num_waiting,
             answer.config.get("metadata") or {},
         )
+
+    async def position(self, stream: str, name: str) -> ConsumerPosition:
+        """Return the position of a consumer."""
+        answer = await self._consumer_info(stream, name)
+        positions = answer.delivered.stream_seq, answer.ack_floor.stream_seq
+        return ConsumerPosition(name, answer.config, answer.created, *positions)
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
         return await self._request(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)

@@ -17,6 +17,7 @@ from . import (
     _dead_letters,
     _demo,
     _explain,
+    _find,
     _migration,
     _pubsub,
     _stream_settings,
@@ -28,6 +29,7 @@ from ._terminal import escape_terminals as escape_terminals
 for _module in (
     _codec,
     _explain,
+    _find,
     _pubsub,
     _top,
     _captures,

@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import typer
 
 from ..codec.subject_template import subject_of_text
+from ..codec.timestamp import Timestamp
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..subjects import check_pattern, check_subject
 
 _NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\ud800-\udfff]+")
+
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+_DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
+_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class InputError(Exception):
@@ -66,6 +73,28 @@ def finite(parameter: typer.CallbackParam, value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise InputError(f"--{parameter.name} must be a finite number, got {value}")
     return value
+
+
+def instant(option: str, text: str | None, now: datetime) -> datetime | None:
+    """
+    Return the instant that an option names: RFC 3339, a date in UTC, or the time before now, as ``1h30m``.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if text is None:
+        return None
+    if _DURATION.fullmatch(text):
+        parts = {_UNITS[unit]: 0.0 for unit in _UNITS}
+        for number, unit in _PART.findall(text):
+            parts[_UNITS[unit]] += float(number)
+        with suppress(OverflowError):
+            return now - timedelta(**parts)
+    else:
+        with suppress(DecodeError):
+            return Timestamp.parse(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    wanted = "a time such as 2026-01-31T12:00:00Z, a date, or a duration such as 1h30m"
+    raise InputError(f"--{option} must be {wanted}, got {preview(text)}")
 
 
 def _check_name(name: str) -> None:

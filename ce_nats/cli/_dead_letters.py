@@ -25,6 +25,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields, explanation, print_explanation, read_one
 from ._files import write
+from ._identity import identity_of
 from ._options import JsonOption
 from ._program import StoppedError, print_error, run, with_exit_status
 from ._progress import counted, print_summary, progress, with_progress
@@ -32,6 +33,9 @@ from ._terminal import console, table
 
 # Number of dead letters in a read request.
 _BATCH: Final = 100
+# Columns of a wide table; the names are those of the fields of an Identity.
+_ATTRIBUTES: Final = ("id", "type", "source", "time")
+_WIDE: Final = 140
 
 StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", help="Stream with the dead letters.", callback=arguments.name)
@@ -78,9 +82,11 @@ def list_dead_letters(
     List dead letters.
 
     Prints for each dead letter its sequence, its reason and error, and the subject, stream, sequence and number of
-    deliveries of the original message.
+    deliveries of the original message; in a pipe, or on a terminal of at least 140 columns, also the id, type, source
+    and time of the event, as far as they can be read.
     """
-    rows = table("sequence", "reason", "error", "subject", "from", "deliveries")
+    is_wide = console().width >= _WIDE
+    rows = table("sequence", "reason", "error", *(_ATTRIBUTES if is_wide else ()), "subject", "from", "deliveries")
 
     async def read() -> None:
         remaining = limit
@@ -92,7 +98,7 @@ def list_dead_letters(
                 if as_json:
                     write(as_line(_fields(stored)))
                 else:
-                    rows.add_row(*_cells(stored))
+                    rows.add_row(*_cells(stored, is_wide=is_wide))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
@@ -327,7 +333,7 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
     """Return a dead letter as JSON values, without headers and data of the original."""
     fields: dict[str, Any] = {"sequence": stored.sequence, "timestamp": str(stored.timestamp)}
     try:
-        dead_letter, _ = DeadLetter.split(stored.headers)
+        dead_letter, headers = DeadLetter.split(stored.headers)
     except DecodeError as error:
         return {**fields, "error": error_fields(error)}
     fields["dead_letter"] = {
@@ -337,7 +343,7 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
         "time": dead_letter.time or None,
         "later": [{**_described(one), "subject": one.subject} for one in dead_letter.later],
     }
-    return {**fields, "subject": dead_letter.subject}
+    return {**fields, "subject": dead_letter.subject, "event": identity_of(headers, stored.data).fields()}
 
 
 def _described(dead_letter: DeadLetter) -> dict[str, Any]:
@@ -352,14 +358,16 @@ def _described(dead_letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _cells(stored: StoredMessage) -> list[str]:
+def _cells(stored: StoredMessage, *, is_wide: bool) -> list[str]:
     try:
-        dead_letter, _ = DeadLetter.split(stored.headers)
+        dead_letter, headers = DeadLetter.split(stored.headers)
+        why = str(dead_letter.reason), dead_letter.error
+        origin = dead_letter.subject, f"{dead_letter.stream}:{dead_letter.sequence}", str(dead_letter.deliveries)
     except DecodeError as error:
-        return [str(stored.sequence), "", str(error.code), stored.subject, "", ""]
-    origin = f"{dead_letter.stream}:{dead_letter.sequence}"
-    numbers = str(stored.sequence), str(dead_letter.deliveries)
-    return [numbers[0], str(dead_letter.reason), dead_letter.error, dead_letter.subject, origin, numbers[1]]
+        headers, why, origin = [], ("", str(error.code)), (stored.subject, "", "")
+    event = identity_of(headers, stored.data)
+    attributes = [getattr(event, name) or "" for name in _ATTRIBUTES] if is_wide else []
+    return [str(stored.sequence), *why, *attributes, *origin]
 
 
 def _print(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:

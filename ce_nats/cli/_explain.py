@@ -24,6 +24,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import write
+from ._identity import identity_of
 from ._input import event_line, messages
 from ._options import DialectOption, HeaderOption, JsonOption, MessageArgument
 from ._program import BAD_INPUT, print_error, run, with_exit_status
@@ -56,10 +57,15 @@ def explain(
     dialect: DialectOption = Dialect.SPEC,
     stream: Annotated[
         str | None,
-        typer.Option("--stream", help="Read the message from this stream, with --sequence.", callback=arguments.name),
+        typer.Option(
+            "--stream", help="Read the message from this stream, with --sequence or --id.", callback=arguments.name
+        ),
     ] = None,
     sequence: Annotated[
         int | None, typer.Option("--sequence", min=1, help="Sequence of the message in the stream.")
+    ] = None,
+    identifier: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Id of the event; all messages in the stream with it.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,10 +76,10 @@ def explain(
     its position if the message is not an event. Input is the same as for decode, or a message of a stream. The exit
     status is 1 if a message is not an event.
     """
-    if stream is not None or sequence is not None:
-        if stream is None or sequence is None or message is not None or header:
-            raise InputError("--stream and --sequence must be given together, without a message and --header")
-        raise typer.Exit(_explain_stored(settings(), stream, sequence, dialect, as_json=as_json))
+    if stream is not None or sequence is not None or identifier is not None:
+        if stream is None or (sequence is None) == (identifier is None) or message is not None or header:
+            raise InputError("--stream must be given with --sequence or --id, without a message and --header")
+        raise typer.Exit(_explain_stored(settings(), stream, sequence, identifier, dialect, as_json=as_json))
     status = 0
     for where, given in messages(message, header):
         try:
@@ -85,20 +91,39 @@ def explain(
     raise typer.Exit(status)
 
 
-def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dialect, *, as_json: bool) -> int:
-    stored: list[StoredMessage] = []
+def _explain_stored(
+    settings: Settings, stream: str, sequence: int | None, identifier: str | None, dialect: Dialect, *, as_json: bool
+) -> int:
+    status = 0
 
     async def read() -> None:
+        nonlocal status
         async with open_jetstream(settings) as (_, js):
-            stored.append(await read_one(js, stream, sequence))
+            if sequence is not None:
+                status = _explain_one(await read_one(js, stream, sequence), dialect, as_json=as_json)
+                return
+            is_found = False
+            async with aclosing(read_stream(js, stream)) as batches:
+                async for batch in batches:
+                    for message in batch:
+                        if identity_of(message.headers, message.data).id == identifier:
+                            is_found = True
+                            status = max(status, _explain_one(message, dialect, as_json=as_json))
+            if not is_found:
+                text = f"stream {stream} has no event with the id {preview(identifier)}"
+                raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
 
     run(read())
-    message = stored[0]
+    return status
+
+
+def _explain_one(message: StoredMessage, dialect: Dialect, *, as_json: bool) -> int:
+    """Print the explanation of a stored message; return the exit status for it."""
     if not as_json:
-        origin = f"message {sequence} of {stream} on {message.subject}, {message.timestamp}"
+        origin = f"message {message.sequence} of {message.stream} on {message.subject}, {message.timestamp}"
         console().print(origin, soft_wrap=True)
     found = explanation(NatsMessage(message.subject, message.data, Headers(message.headers)), dialect)
-    origin_fields = {"stream": stream, "sequence": sequence, "subject": message.subject}
+    origin_fields = {"stream": message.stream, "sequence": message.sequence, "subject": message.subject}
     return _print({**origin_fields, "timestamp": str(message.timestamp), **found}, as_json=as_json)
 
 
@@ -129,13 +154,13 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     Explain how a message is decoded.
 
     Returns JSON values: ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``,
-    ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, ``error``, and ``hint`` for an
-    event that probably has another meaning for its sender, or None. If the position of an error is known, the error has
-    ``position``, the number of characters of the header value or of bytes of the payload before it, and ``around``, the
-    text around it.
+    ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, ``error``, ``hint`` (why
+    it probably has another meaning for its sender, or None), and ``payload`` if it is the cause of the error: its text,
+    or the part of a long one around the error. If the position of an error is known, the error has ``position``, the
+    number of characters of the header value or of bytes of the payload before it, and ``around``, the text around it.
     """
     found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None, "hint": None}
-    found["data_bytes"] = len(message.data)
+    found |= {"data_bytes": len(message.data), "payload": None}
     try:
         inspection = inspect(message)
         found["mode"], found["reason"] = str(inspection.mode), inspection.reason
@@ -145,6 +170,10 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
             found["hint"] = f"the datacontenttype does not explain the data: {event.data_error}"
     except CeNatsError as error:
         found["error"] = {**error_fields(error), **_error_position(error, message)}
+        found["hint"] = _hint_of_dialect(message, dialect)
+        if found["mode"] != ContentMode.BINARY:
+            text = message.data.decode("utf-8", "backslashreplace")
+            found["payload"] = _excerpt(text, found["error"].get("position"))
     is_binary = found["mode"] == ContentMode.BINARY
     for name, raw in message.headers.items():
         found["headers"].append(_header(name, raw, dialect, is_binary=is_binary))
@@ -156,6 +185,16 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
         ):
             found["hint"] = _NO_DATACONTENTTYPE.format(name=preview(name))
     return found
+
+
+def _hint_of_dialect(message: NatsMessage, dialect: Dialect) -> str | None:
+    """Return which other dialect a message that is not an event seems to have, or None."""
+    other = Dialect.SDK_GO if dialect is Dialect.SPEC else Dialect.SPEC
+    try:
+        from_nats_message(message, dialect=other)
+    except CeNatsError:
+        return None
+    return f"with --dialect {other} it is an event"
 
 
 def error_fields(error: CeNatsError) -> dict[str, Any]:
@@ -191,6 +230,9 @@ def _error_position(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
         position = int(byte.group(1))
     elif error.code is ErrorCode.INVALID_UTF8:
         position = _first_malformed(message.data)
+    elif error.attribute is not None:
+        members = list(re.finditer(rb'"%s"[ \t\r\n]*:' % re.escape(error.attribute.encode()), message.data))
+        position = members[0].start() if len(members) == 1 else None
     if position is None:
         return {}
     around = message.data[max(0, position - _CONTEXT_CHARACTERS) : position + _CONTEXT_CHARACTERS]
@@ -261,13 +303,19 @@ def print_explanation(found: dict[str, Any]) -> None:
                 decoded += f", after {position} characters: {error['around']}"
             headers.add_row(header["name"], _excerpt(header["raw"], position), _excerpt(decoded, None))
         output.print(headers)
-    output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
+    text = f": {found['payload']}" if found["payload"] else ""
+    output.print(f"payload: {counted(found['data_bytes'], 'byte')}{text}", soft_wrap=True)
     if found["error"] is None:
         output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
-        if found["hint"]:
-            output.print(f"hint: {found['hint']}", soft_wrap=True)
-        return
-    error = found["error"]
+    else:
+        _print_error(found["error"])
+    if found["hint"]:
+        output.print(f"hint: {found['hint']}", soft_wrap=True)
+
+
+def _print_error(error: dict[str, Any]) -> None:
+    """Print the error of a message that is not an event."""
+    output = console()
     at = [f"{field} {error[field]}" for field in ("header", "attribute", "requirement") if error[field]]
     output.print(f"{error['code']}: {error['message']}", soft_wrap=True)
     if at:

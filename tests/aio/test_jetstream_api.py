@@ -87,6 +87,20 @@ async def test_names_of_more_streams_than_a_page_has():
         await nc.close()
 
 
+async def test_consumers_and_their_positions(api, js, stream, subject):
+    assert await api.consumer_names(stream) == []
+    for name in ("b", "a"):
+        await js.add_consumer(stream, durable_name=name, ack_policy="explicit", filter_subject=f"{subject}.{name}")
+        await js.publish(f"{subject}.{name}", b"")
+    [message] = await (await js.pull_subscribe_bind("b", stream)).fetch(1)
+    await message.ack_sync()
+    assert await api.consumer_names(stream) == ["a", "b"]
+    one, other = [await api.position(stream, name) for name in ("a", "b")]
+    assert (one.name, one.delivered, one.ack_floor, one.config["filter_subject"]) == ("a", 0, 0, f"{subject}.a")
+    assert (other.name, other.delivered, other.ack_floor) == ("b", 1, 1)
+    assert other.created.endswith("Z")
+
+
 async def test_next_sequence(api, js, subject, stream):
     for number in range(1, 101):
         await js.publish(f"{subject}.{number % 10}", b"")

@@ -63,14 +63,21 @@ def listed(at_server, name):
     return [json.loads(line) for line in at_server("dead-letters", "list", name, "--json").stdout.splitlines()]
 
 
-def test_list_prints_dead_letters_and_other_messages(at_server, dead_letters, stream, subject):
+def test_list_prints_dead_letters_and_other_messages(at_server, dead_letters, stream, subject, monkeypatch):
     found = {item.get("dead_letter", {}).get("reason"): item for item in listed(at_server, dead_letters)}
     assert set(found) == {"rejected", "undecodable", None}
     assert found["rejected"]["dead_letter"]["text"] == "no such customer"
     assert (found["undecodable"]["subject"], found["undecodable"]["dead_letter"]["stream"]) == (subject, stream)
     assert found["undecodable"]["dead_letter"]["error"] == "not-a-cloudevent"
     assert found[None]["error"]["code"] == "missing-attribute"
+    assert found["rejected"]["event"] == {"id": "1", "source": "/tests", "type": "t", "time": None}
+    assert set(found["undecodable"]["event"].values()) == {None}
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = at_server("dead-letters", "list", dead_letters).stdout
+    assert "/tests" in wide
+    monkeypatch.setenv("COLUMNS", "139")
     table = at_server("dead-letters", "list", dead_letters)
+    assert "/tests" not in table.stdout
     assert (table.exit_code, len(table.stdout.splitlines()) >= 4, "undecodable" in table.stdout) == (0, True, True)
 
 

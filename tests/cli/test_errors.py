@@ -80,6 +80,14 @@ USAGE = [
     ("dead-letters requeue S", "invalid-option"),
     ("explain --stream a.b --sequence 1", "invalid-option"),
     ("explain --stream S", "invalid-option"),
+    ("explain --stream S --sequence 1 --id 1", "invalid-option"),
+    ("find S", "invalid-option"),
+    ("find a.b --id 1", "invalid-option"),
+    ("find S --subject a..b", "invalid-subject"),
+    ("find S --since x", "invalid-option"),
+    ("find S --until x", "invalid-option"),
+    ("find S --id 1 --dead-letters a.b", "invalid-option"),
+    ("find S --id 1 --capture none.jsonl", "file-not-found"),
     ("migrate a b.c", "invalid-option"),
     ("migrate a S --subject b..c", "invalid-subject"),
     ("migrate a S --monitor file:///a", "invalid-message"),
@@ -148,7 +156,7 @@ NATS = [(f"{command} {' '.join(NOWHERE)}", "connection-failed") for command in (
     "pub a", "pub a -J", "pub a --atomic", "configure S b=1", "sub a", "top a",
     "capture a.jsonl --stream S", "replay one.jsonl", "replay one.jsonl -J",
     "dead-letters list S", "dead-letters show S 1", "dead-letters requeue S --all", "explain --stream S --sequence 1",
-    "migrate a S", "capture a.jsonl --subject a",
+    "find S --id 1", "migrate a S", "capture a.jsonl --subject a",
 )]  # fmt: skip
 
 
@@ -184,7 +192,7 @@ def test_all_commands_and_options_are_covered():
             continue
         assert name in covered
         for option in (found for found in command.params if found.param_type_name == "option"):
-            accepts_any = option.is_flag or option.name in ("error", "user")
+            accepts_any = option.is_flag or option.name in ("error", "user", "identifier", "source", "kind")
             assert accepts_any or any(text in covered for text in option.opts), (name, option.opts)
 
 

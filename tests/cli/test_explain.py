@@ -190,11 +190,49 @@ def test_event_of_a_stream_is_explained(at_server, event, stream, subject):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--stream", "S"], ["--sequence", 1], ["{}", "--stream", "S", "--sequence", 1]], ids=str
+    "arguments",
+    [
+        ["--stream", "S"],
+        ["--sequence", 1],
+        ["--id", "1"],
+        ["--stream", "S", "--sequence", 1, "--id", "1"],
+        ["{}", "--stream", "S", "--sequence", 1],
+    ],
+    ids=str,
 )
-def test_stream_and_sequence_require_each_other(cli, arguments):
+def test_stream_requires_a_sequence_or_an_id(cli, arguments):
     result = cli("explain", *arguments)
-    assert (result.exit_code, "--stream and --sequence must be given together" in result.stderr) == (2, True)
+    assert (result.exit_code, "--stream must be given with --sequence or --id" in result.stderr) == (2, True)
+
+
+def test_message_with_the_id_of_an_event(at_server, with_js, stream, subject, event):
+    """Also one that is not valid; each of several."""
+    for given in (event(1), event(2)):
+        assert at_server("pub", "-J", subject, given).exit_code == 0
+    with_js(lambda js: js.publish(subject, b"x", headers={"ce-id": "2", "ce-specversion": "1.0"}))
+    found = at_server("explain", "--stream", stream, "--id", "2", "--json")
+    assert [json.loads(line)["sequence"] for line in found.stdout.splitlines()] == [2, 3]
+    assert found.exit_code == 1
+    assert "message 2 of" in at_server("explain", "--stream", stream, "--id", "2").stdout
+    missing = at_server("explain", "--stream", stream, "--id", "3")
+    assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
+
+
+def test_broken_structured_event_is_shown_with_the_place_of_the_error(cli):
+    text = '{"specversion":"1.0","id":"1","source":"/s","type":"t","time":"yesterday"}'
+    headers = [["Content-Type", "application/cloudevents+json"]]
+    _, found = explain(cli, headers, text)
+    assert found["payload"] == text
+    assert found["error"]["position"] == text.index('"time"')
+    shown = cli("explain", json.dumps({"headers": headers, "data": text})).stdout
+    assert f"payload: {len(text)} bytes: {text}" in shown
+    assert f"after {text.index(chr(34) + 'time')} bytes of the payload: " in shown
+
+
+def test_dialect_of_the_sender_is_a_hint(cli):
+    _, found = explain(cli, [*REQUIRED, ["ce-subject", "100%"]])
+    assert found["error"]["code"] == "invalid-percent-escape"
+    assert found["hint"] == "with --dialect sdk-go it is an event"
 
 
 def test_context_is_only_read_with_a_stream(cli, monkeypatch):
