@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 try:
@@ -31,7 +32,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ._version import __version__
-from .aio._log_fields import DELIVERIES, DESTINATION, EVENT_TYPE, GROUP, error_fields, event_fields
+from .aio._jetstream_api import Lag
+from .aio._log_fields import DELIVERIES, DESTINATION, EVENT_TYPE, GROUP, STREAM, error_fields, event_fields
 from .aio._observer import MessageOutcome, OutcomeKind, kind_of
 from .aio.consumer._delivery import Delivery
 from .aio.core._received import Received
@@ -53,6 +55,12 @@ _TEMPLATE: Final = "messaging.destination.template"
 _MESSAGE_ID: Final = "messaging.message.id"
 _BODY_SIZE: Final = "messaging.message.body.size"
 _OUTCOME: Final = "ce_nats.outcome"
+# Gauges of a consumer, and their descriptions; the names are those of the fields of Lag.
+_LAG: Final = {
+    "pending": "Messages that were not delivered yet.",
+    "ack_pending": "Messages that were delivered and are not settled.",
+    "redelivered": "Messages that are not settled, and were delivered more than once.",
+}
 _SEND: Final = "send"
 _PROCESS: Final = "process"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -108,6 +116,8 @@ class Instrumentation:
       released.
     - ``messaging.process.duration``: duration of handlers.
     - ``ce_nats.consumer.paused``: number of consumers whose handlers pause because of an outage.
+    - ``ce_nats.consumer.pending``, ``ce_nats.consumer.ack_pending`` and ``ce_nats.consumer.redelivered``: lag of each
+      open consumer in messages, as the server reports it every 15 seconds.
 
     Args:
         subjects: Templates of subjects. In names of spans and in metrics the matching template replaces a subject,
@@ -154,6 +164,9 @@ class Instrumentation:
         self._paused = meter.create_up_down_counter(
             "ce_nats.consumer.paused", "{consumer}", "Consumers whose handlers pause because of an outage."
         )
+        self._lags: dict[tuple[str, str], Lag] = {}  # of open consumers, by stream and name
+        for name, text in _LAG.items():
+            meter.create_observable_gauge(f"ce_nats.consumer.{name}", [partial(self._observe, name)], "{message}", text)
 
     # --- For code without a Publisher or PullConsumer -----------------------------------------------------------------
 
@@ -281,6 +294,19 @@ class Instrumentation:
     def pause(self, consumer: str, change: int) -> None:
         """Implement :meth:`ce_nats.aio.Instruments.pause`."""
         self._paused.add(change, {_SYSTEM: "nats", GROUP: consumer})
+
+    def lag(self, stream: str, consumer: str, lag: Lag | None) -> None:
+        """Implement :meth:`ce_nats.aio.Instruments.lag`."""
+        if lag is None:
+            self._lags.pop((stream, consumer), None)
+        else:
+            self._lags[stream, consumer] = lag
+
+    def _observe(self, name: str, _: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
+        """Yield the present values of a gauge; called in the thread of a reader."""
+        for (stream, consumer), lag in [*self._lags.items()]:
+            attributes = {_SYSTEM: "nats", STREAM: stream, GROUP: consumer}
+            yield metrics.Observation(getattr(lag, name), attributes)
 
     def _record_processed(
         self,

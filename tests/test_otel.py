@@ -23,6 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ce_nats import AtomicBatchError, DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
 from ce_nats.aio import AtomicBatch, DeliveryError, Publisher, PublishError, PullConsumer, Reject
+from ce_nats.aio._jetstream_api import Lag
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from tests.support.broker import make_event, server
@@ -388,6 +389,25 @@ async def test_metrics_have_attributes_of_low_cardinality(js, stream, telemetry,
     assert [(one.count, dict(one.attributes)) for one in durations] == handled
     assert all(0.009 <= one.min <= one.max < 60 for one in durations)
     assert durations[0].explicit_bounds == (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+async def test_lag_of_an_open_consumer(js, stream, telemetry, consume, make_event):
+    for number in range(3):
+        await aio.jetstream.publish(js, make_event(number), f"{stream}.plain")
+
+    def lag():
+        points = {name: telemetry.metrics().get(f"ce_nats.consumer.{name}") for name in Lag._fields}
+        return {name: point.value for name, [point] in points.items()} if all(points.values()) else None
+
+    async with consume():
+        await until(lag)
+        found = lag()
+        assert found["pending"] + found["ack_pending"] == 3
+        assert found["redelivered"] == 0
+        [point] = telemetry.metrics()["ce_nats.consumer.pending"]
+        own = {"messaging.system": "nats", "messaging.consumer.group.name": "billing", "ce_nats.stream": stream}
+        assert dict(point.attributes) == own
+    assert lag() is None
 
 
 async def test_expired_events_are_counted_and_have_no_duration(consume, stream, js, make_event, telemetry):

@@ -253,6 +253,7 @@ class ConsumerPosition(NamedTuple):
         created: Time of its creation, as in the response of the server.
         delivered: Sequence of the last message that was delivered for the first time.
         ack_floor: Sequence up to which all messages are settled.
+        ack_pending: Number of messages that are delivered and not settled.
     """
 
     name: str
@@ -260,6 +261,12 @@ class ConsumerPosition(NamedTuple):
     created: str
     delivered: int
     ack_floor: int
+    ack_pending: int
+
+    @property
+    def filters(self) -> list[str]:
+        """Subjects that it reads, wildcards allowed; none if it reads all."""
+        return [*filter(None, [self.config.get("filter_subject")]), *(self.config.get("filter_subjects") or ())]
 
 
 class StreamApi:
@@ -542,7 +549,7 @@ class StreamApi:
         """Return the position of a consumer."""
         answer = await self._consumer_info(stream, name)
         positions = answer.delivered.stream_seq, answer.ack_floor.stream_seq
-        return ConsumerPosition(name, answer.config, answer.created, *positions)
+        return ConsumerPosition(name, answer.config, answer.created, *positions, answer.num_ack_pending)
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
         return await self._request(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)

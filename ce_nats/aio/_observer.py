@@ -24,6 +24,7 @@ from ..errors import DeliveryError, ErrorCode
 from ..extensions.tracing import TraceContext
 from ..message import NatsMessage
 from ..redelivery import Reason
+from ._jetstream_api import Lag
 from .core._received import Received
 
 _log: Final = logging.getLogger(__name__)
@@ -139,6 +140,16 @@ class Instruments(Protocol):
             change: 1 if they pause, -1 if they continue, or the consumer is left.
         """
 
+    def lag(self, stream: str, consumer: str, lag: Lag | None) -> None:
+        """
+        Record the lag of a consumer; called at intervals.
+
+        Args:
+            stream: Name of the stream.
+            consumer: Name of the consumer.
+            lag: ``pending``, ``ack_pending`` and ``redelivered``, in messages; None when the consumer is left.
+        """
+
 
 class Observer:
     """Reports outcomes of messages."""
@@ -178,6 +189,17 @@ class Observer:
         instruments = self._instruments
         if instruments is not None:
             guarded(lambda: instruments.pause(consumer, change))
+
+    @property
+    def has_instruments(self) -> bool:
+        """Whether there is an instrumentation, not only a hook for outcomes."""
+        return self._instruments is not None
+
+    def lag(self, stream: str, consumer: str, lag: Lag | None) -> None:
+        """Report the lag of a consumer: see :meth:`Instruments.lag`."""
+        instruments = self._instruments
+        if instruments is not None:
+            guarded(lambda: instruments.lag(stream, consumer, lag))
 
     def record(self, outcome: MessageOutcome) -> None:
         """Report the outcome of a message."""

@@ -163,8 +163,7 @@ def standing(consumer: ConsumerPosition, message: StoredMessage) -> str | None:
 
     The server reports positions, not single messages. So a message between them may be settled, or not.
     """
-    config = consumer.config
-    filters = [*filter(None, [config.get("filter_subject")]), *(config.get("filter_subjects") or ())]
+    filters = consumer.filters
     if filters and not any(covers(one, message.subject) for one in filters):
         return None
     if _is_before_start(consumer, message):
@@ -252,8 +251,7 @@ def _print(fields: dict[str, Any]) -> None:
     place = f"{fields['path']}: " if "path" in fields else "dead letter: " if "of" in fields else ""
     message = f"message {fields['sequence']} of {fields['stream']} on {fields['subject']}, {fields['timestamp']}"
     output.print(f"{place}{message}", soft_wrap=True)
-    event = ", ".join(f"{name} {value!r}" for name, value in fields["event"].items() if value is not None)
-    output.print(f"  {event or 'no attributes'}", soft_wrap=True)
+    output.print(f"  {Identity(**fields['event']).text()}", soft_wrap=True)
     if fields["invalid"] is not None:
         output.print(f"  not a valid event: {fields['invalid']}", soft_wrap=True)
     if "of" in fields:

@@ -36,6 +36,11 @@ class Identity(NamedTuple):
         """Return the attributes as JSON values."""
         return {name: getattr(self, name) for name in _NAMES}
 
+    def text(self) -> str:
+        """Return the attributes for a line of text."""
+        known = ", ".join(f"{name} {value!r}" for name, value in self.fields().items() if value is not None)
+        return known or "no attributes"
+
 
 def identity_of(headers: Iterable[tuple[str, str]], data: bytes) -> Identity:
     """Return the identity of the event in a message, or of what is readable of it."""

@@ -5,34 +5,40 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Final, TypeAlias
 
 import typer
+from nats.aio.client import Client
 from rich.live import Live
 
 from ..aio import Events
 from ..aio._jetstream_api import StreamApi, is_final
 from ..aio.consumer._outage import Pause
 from ..aio.link._client import client_of
+from ..aio.reading._stored_messages import as_message
 from ..capture._message_json import as_line
 from ..codec.binary import Dialect
-from ..errors import DeliveryError
+from ..errors import DeliveryError, ErrorCode
+from ..message import StoredMessage
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._connection import Settings, with_connection
+from ._connection import Settings, open_connection, with_connection
 from ._files import write
-from ._options import DialectOption, JsonOption, PatternArgument
+from ._identity import identity_of
+from ._options import DialectOption, JsonOption
 from ._program import run_until_stopped, with_exit_status
 from ._subscription import open_subscription
 from ._terminal import console
-from ._top_report import MAX_PAIRS, Consumer, Report, Traffic, report_fields, report_table
+from ._top_report import MAX_PAIRS, Consumer, Report, Traffic, Unsettled, report_fields, report_table
 
 # Lines of a terminal that are not pairs: heading, column names, others, and the line with the cursor.
 _OTHER_LINES: Final = 6
 _MAX_INTERVAL: Final = 86_400.0
+# Number of messages that --stuck shows.
+_MAX_UNSETTLED: Final = 10
 
 Show: TypeAlias = Callable[[Report], None]
 
@@ -44,7 +50,12 @@ def register(app: typer.Typer) -> None:
 
 def top(
     settings: Settings,
-    subject: PatternArgument,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SUBJECT]", help="Subject, wildcards allowed.", callback=arguments.pattern, show_default=False
+        ),
+    ] = None,
     stream: Annotated[
         str | None, typer.Option("--stream", help="Stream of --consumer.", callback=arguments.name)
     ] = None,
@@ -52,6 +63,9 @@ def top(
         str | None,
         typer.Option("--consumer", metavar="NAME", help="Consumer whose lag is shown.", callback=arguments.name),
     ] = None,
+    stuck: Annotated[
+        bool, typer.Option("--stuck", help="Show the oldest messages that the consumer has received and not settled.")
+    ] = False,
     interval: Annotated[
         float,
         typer.Option(
@@ -74,36 +88,54 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Show publish rates by type and source.
+    Show publish rates by type and source, and the lag of a consumer.
 
-    Counts events by type, source and content mode, the sizes of payloads, and the error codes of messages that are not
-    events, from now on. Rates are those of the last interval. On a terminal, the table is redrawn; in a pipe, each
-    report is printed below the previous one. The command ends after --count reports or with Ctrl-C (exit status 0), or
-    when the connection is closed permanently (exit status 3).
+    Counts events on a subject by type, source and content mode, the sizes of payloads, and the error codes of messages
+    that are not events, from now on. Rates are those of the last interval. With a consumer, its lag is shown, without a
+    subject nothing else. On a terminal, the table is redrawn; in a pipe, each report is printed below the previous one.
+    The command ends after --count reports or with Ctrl-C (exit status 0), or when the connection is closed permanently
+    (exit status 3).
     """
     if (stream is None) != (consumer is None):
         raise InputError("--stream and --consumer must be used together")
+    if consumer is None and (stuck or subject is None):
+        raise InputError("--stuck needs --stream and --consumer" if stuck else "give a subject, or a consumer, or both")
     watched = None if stream is None or consumer is None else Consumer(stream, consumer)
 
     async def work() -> None:
-        async with open_subscription(settings, subject, dialect=dialect) as items:
-            api = StreamApi(client_of(items.subscription), settings.connection.api_prefix, settings.timeout)
+        async with _open(settings, subject, dialect) as (nc, items):
+            api = StreamApi(nc, settings.connection.api_prefix, settings.timeout)
             if watched is not None:
                 await api.lag(watched.stream, watched.name)  # fails before anything is drawn
             with _printer(limit, as_json=as_json) as show:
-                await _report(items, subject, api, watched, interval, count, show)
+                await _report(items, subject, api, watched, interval, count, show, shows_unsettled=stuck)
 
     run_until_stopped(work())
 
 
+@asynccontextmanager
+async def _open(
+    settings: Settings, subject: str | None, dialect: Dialect
+) -> AsyncIterator[tuple[Client, Events | None]]:
+    """Connect, and subscribe to the subject, if there is one."""
+    if subject is None:
+        async with open_connection(settings) as nc:
+            yield nc, None
+    else:
+        async with open_subscription(settings, subject, dialect=dialect) as items:
+            yield client_of(items.subscription), items
+
+
 async def _report(
-    items: Events,
-    subject: str,
+    items: Events | None,
+    subject: str | None,
     api: StreamApi,
     consumer: Consumer | None,
     interval: float,
     count: int | None,
     show: Show,
+    *,
+    shows_unsettled: bool,
 ) -> None:
     """Count messages, and show a report after each interval."""
     traffic = Traffic()
@@ -113,8 +145,11 @@ async def _report(
         while count is None or count > 0:
             await asyncio.wait({receiving}, timeout=interval)
             if receiving.done():
-                return receiving.result()  # raises the error that ended it
-            with_lag = None if consumer is None else await _with_lag(api.without_retries(), consumer)
+                receiving.result()  # raises the error that ended it
+                return
+            with_lag = None
+            if consumer is not None:
+                with_lag = await _with_lag(api.without_retries(), consumer, shows_unsettled=shows_unsettled)
             now = time.monotonic()
             show(Report(subject, now - last, now - begin, traffic, with_lag))
             traffic.begin_interval()
@@ -126,7 +161,7 @@ async def _report(
             await receiving
 
 
-async def _with_lag(api: StreamApi, consumer: Consumer) -> Consumer:
+async def _with_lag(api: StreamApi, consumer: Consumer, *, shows_unsettled: bool) -> Consumer:
     """
     Return the consumer with its lag, or with None if the server does not respond at the moment.
 
@@ -135,14 +170,42 @@ async def _with_lag(api: StreamApi, consumer: Consumer) -> Consumer:
     """
     try:
         state = await api.consumer_state(consumer.stream, consumer.name)
+        unsettled = await _unsettled(api, consumer) if shows_unsettled else None
     except DeliveryError as error:
-        if is_final(error):
+        if is_final(error) or error.code is ErrorCode.CONNECTION_CLOSED:
             raise
-        return replace(consumer, lag=None, pause=None)
-    return replace(consumer, lag=state.lag, pause=Pause.find(state.config.metadata, time.time()))
+        return replace(consumer, lag=None, pause=None, unsettled=None)
+    pause = Pause.find(state.config.metadata, time.time())
+    return replace(consumer, lag=state.lag, pause=pause, unsettled=unsettled)
 
 
-async def _count(items: Events, traffic: Traffic) -> None:
+async def _unsettled(api: StreamApi, consumer: Consumer) -> list[Unsettled]:
+    """
+    Return the oldest messages that are delivered and not settled.
+
+    The server reports the number of messages that are not settled, and the position before the first of them. Any later
+    message is known not to be settled only if all of them are.
+    """
+    position = await api.position(consumer.stream, consumer.name)
+    found: list[StoredMessage] = []
+    sequence: int | None = position.ack_floor
+    while position.ack_pending and len(found) < _MAX_UNSETTLED:
+        sequence = await api.next_sequence(consumer.stream, (sequence or 0) + 1, position.filters)
+        if sequence is None or sequence > position.delivered:
+            break
+        if (stored := await api.stored(consumer.stream, {"seq": sequence})) is not None:
+            found.append(as_message(stored, consumer.stream))
+    are_all = len(found) == position.ack_pending and len(found) < _MAX_UNSETTLED
+    return [
+        Unsettled(message, identity_of(message.headers, message.data), number == 0 or are_all)
+        for number, message in enumerate(found)
+    ]
+
+
+async def _count(items: Events | None, traffic: Traffic) -> None:
+    if items is None:
+        await asyncio.Event().wait()  # until it is cancelled
+        return
     async for item in items:
         traffic.add(item)
 

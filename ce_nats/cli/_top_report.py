@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from rich.console import Group, RenderableType
 
@@ -15,6 +15,8 @@ from ..aio import Received
 from ..aio._jetstream_api import Lag
 from ..aio.consumer._outage import Pause
 from ..codec.mode import detect_mode
+from ..message import StoredMessage
+from ._identity import Identity
 from ._progress import counted
 from ._terminal import table
 
@@ -132,6 +134,21 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
+class Unsettled(NamedTuple):
+    """
+    A message that was delivered.
+
+    Attributes:
+        message: The message.
+        event: The event in it, as far as it can be read.
+        is_certain: Whether it is known not to be settled.
+    """
+
+    message: StoredMessage
+    event: Identity
+    is_certain: bool
+
+
 @dataclass(frozen=True)
 class Consumer:
     """
@@ -142,12 +159,14 @@ class Consumer:
         name: Name of the consumer.
         lag: Lag of the consumer; None if the server did not respond.
         pause: Pause of its handlers because of an outage, if a client reports one.
+        unsettled: Its oldest messages that are delivered and not settled; None if they are not shown.
     """
 
     stream: str
     name: str
     lag: Lag | None = None
     pause: Pause | None = None
+    unsettled: Sequence[Unsettled] | None = None
 
 
 @dataclass(frozen=True)
@@ -156,14 +175,14 @@ class Report:
     The report on an interval.
 
     Attributes:
-        subject: The subscribed subject.
+        subject: The subscribed subject, or None.
         seconds: Length of the interval in seconds.
         total_seconds: Seconds since the start.
         traffic: Counts of messages.
         consumer: The consumer given on the command line, or None.
     """
 
-    subject: str
+    subject: str | None
     seconds: float
     total_seconds: float
     traffic: Traffic
@@ -172,21 +191,33 @@ class Report:
 
 def report_fields(report: Report, limit: int) -> dict[str, Any]:
     """Return a report as JSON values; each count is an object with the members of :class:`Count`."""
-    traffic = report.traffic
+    found: dict[str, Any] = {"seconds": round(report.seconds, 3)}
+    if report.subject is not None:
+        found |= _traffic_fields(report.traffic, limit)
+    if (consumer := report.consumer) is not None:
+        lag = dict.fromkeys(Lag._fields) if consumer.lag is None else consumer.lag._asdict()
+        since = consumer.pause
+        pause = None if since is None else {"seconds": _age(since.since), "error": since.error}
+        found["consumer"] = {"stream": consumer.stream, "name": consumer.name, **lag, "pause": pause}
+        if consumer.unsettled is not None:
+            found["consumer"]["unsettled"] = [_unsettled_fields(*one) for one in consumer.unsettled]
+    return found
+
+
+def _unsettled_fields(message: StoredMessage, event: Identity, is_certain: bool) -> dict[str, Any]:
+    own = {"sequence": message.sequence, "subject": message.subject, "seconds": _age(message.timestamp.timestamp())}
+    return {**own, "event": event.fields(), "is_certain": is_certain}
+
+
+def _traffic_fields(traffic: Traffic, limit: int) -> dict[str, Any]:
     pairs, others = traffic.ranked(limit)
-    found = {
-        "seconds": round(report.seconds, 3),
+    return {
         **_members(traffic.total),
         "modes": {mode: _members(count) for mode, count in sorted(traffic.modes.items())},
         "errors": {code: _members(count) for code, count in sorted(traffic.errors.items())},
         "events": [{"type": type_, "source": source, **_members(count)} for (type_, source), count in pairs],
         "others": _members(others),
     }
-    if (consumer := report.consumer) is not None:
-        lag = dict.fromkeys(Lag._fields) if consumer.lag is None else consumer.lag._asdict()
-        pause = None if consumer.pause is None else {"seconds": _age(consumer.pause), "error": consumer.pause.error}
-        found["consumer"] = {"stream": consumer.stream, "name": consumer.name, **lag, "pause": pause}
-    return found
 
 
 def _members(count: Count) -> dict[str, int]:
@@ -197,15 +228,15 @@ def report_table(report: Report, limit: int) -> RenderableType:
     """Return a report as text lines and a table."""
     traffic = report.traffic
     total = traffic.total
-    head = [
-        f"{report.subject}: {counted(total.total_messages, 'message')} in {report.total_seconds:.0f} s, "
-        f"now {_rate(total.messages, report.seconds)}/s, {_bytes(total.data_bytes, report.seconds)}/s",
-    ]
+    head = []
+    if report.subject is not None:
+        head.append(
+            f"{report.subject}: {counted(total.total_messages, 'message')} in {report.total_seconds:.0f} s, "
+            f"now {_rate(total.messages, report.seconds)}/s, {_bytes(total.data_bytes, report.seconds)}/s"
+        )
     head += _listed("mode", traffic.modes) + _listed("error", traffic.errors)
-    if (consumer := report.consumer) is not None:
-        head.append(f"consumer {consumer.name} of stream {consumer.stream}: {_lag_text(consumer.lag)}")
-        if consumer.pause is not None:
-            head.append(f"its handlers pause since {_age(consumer.pause)} s: {consumer.pause.error}")
+    if report.consumer is not None:
+        head += _consumer_lines(report.consumer)
     parts: list[RenderableType] = [*head]
     pairs, others = traffic.ranked(limit)
     if pairs:
@@ -221,8 +252,19 @@ def report_table(report: Report, limit: int) -> RenderableType:
     return Group(*parts)
 
 
-def _age(pause: Pause) -> int:
-    return max(0, round(time.time() - pause.since))
+def _consumer_lines(consumer: Consumer) -> Iterator[str]:
+    yield f"consumer {consumer.name} of stream {consumer.stream}: {_lag_text(consumer.lag)}"
+    if consumer.pause is not None:
+        yield f"its handlers pause since {_age(consumer.pause.since)} s: {consumer.pause.error}"
+    for message, event, is_certain in consumer.unsettled or ():
+        state = "not settled" if is_certain else "perhaps not settled"
+        age = _age(message.timestamp.timestamp())
+        yield f"{state}: message {message.sequence} on {message.subject}, stored {age} s ago: {event.text()}"
+
+
+def _age(since: float) -> int:
+    """Return the seconds since a time, which is in seconds since 1970."""
+    return max(0, round(time.time() - since))
 
 
 def _lag_text(lag: Lag | None) -> str:

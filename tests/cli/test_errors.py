@@ -55,6 +55,8 @@ USAGE = [
     ("top a --stream a.b --consumer c", "invalid-option"),
     ("top a --stream S --consumer *", "invalid-option"),
     ("top a --stream S", "invalid-option"),
+    ("top", "invalid-option"),
+    ("top a --stuck", "invalid-option"),
     ("capture a.jsonl --subject a.", "invalid-subject"),
     ("capture a.jsonl --stream S --subject a.>.b", "invalid-subject"),
     ("capture a.jsonl --stream a.b", "invalid-option"),

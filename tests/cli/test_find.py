@@ -153,7 +153,7 @@ def test_missing_streams_and_captures(at_server, stream, tmp_path):
 
 
 def position(delivered, ack_floor, **config):
-    return ConsumerPosition("c", config, "2026-01-31T13:00:00Z", delivered, ack_floor)
+    return ConsumerPosition("c", config, "2026-01-31T13:00:00Z", delivered, ack_floor, 0)
 
 
 @each(

@@ -113,6 +113,39 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
     assert process.stderr.read().startswith(b"ce-nats: consumer-not-found: ")
 
 
+def test_oldest_unsettled_messages_without_a_subject(at_server, with_js, event, stream, subject, monkeypatch):
+    """Certain are the first one, and all if their number is that of the server."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    async def fetch(js, settled):
+        config = ConsumerConfig(durable_name="billing", ack_wait=1000, filter_subject=f"{subject}.a")
+        await js.add_consumer(stream, config)
+        subscription = await js.pull_subscribe_bind("billing", stream)
+        messages = await reading.fetch(subscription, 4)
+        for number in settled:
+            await messages[number].ack_sync()
+
+    for number in range(4):
+        for token in ("a", "b"):
+            assert at_server("pub", "-J", f"{subject}.{token}", event(number, source=f"/{token}")).exit_code == 0
+    for settled, expected in [((0,), [(3, True), (5, True), (7, True)]), ((0, 2), [(3, True), (5, False), (7, False)])]:
+        with_js(fetch, settled)
+        command = ["top", "--stream", stream, "--consumer", "billing", "--stuck", "--count", 1, "--interval", 0.1]
+        shown = json.loads(at_server(*command, "--json").stdout)
+        assert set(shown) == {"seconds", "consumer"}
+        found = shown["consumer"]["unsettled"]
+        assert [(one["sequence"], one["is_certain"]) for one in found] == expected
+        assert found[0]["event"]["id"] == "1"
+        assert found[0]["subject"] == f"{subject}.a"
+        assert 0 <= found[0]["seconds"] < 60
+        lines = at_server(*command).stdout.rstrip().splitlines()
+        assert lines[0].startswith(f"consumer billing of stream {stream}: 0 pending, ")
+        assert lines[1].startswith(f"not settled: message 3 on {subject}.a, stored ")
+        assert lines[1].endswith(" s ago: id '1', source '/a', type 't'")
+        assert len(lines) == 4
+        with_js(lambda js: js.delete_consumer(stream, "billing"))
+
+
 @pytest.mark.faults
 def test_lag_is_unknown_while_the_server_is_down(start):
     with NatsServer(jetstream=True) as server:

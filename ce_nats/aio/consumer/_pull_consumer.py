@@ -67,6 +67,7 @@ from ._intake import Intake
 from ._isolation import Isolation
 from ._key_order import OtherClients
 from ._keyed import Keying
+from ._lag import LagReporter
 from ._ledger import Ledger
 from ._letters import Letters
 from ._outage import Outage
@@ -339,6 +340,7 @@ class PullConsumer:
         self._recorder = Recorder(client_of(js), self._binding)
         self._others = OtherClients()
         self._parts: _Parts | None = None
+        self._lag: LagReporter | None = None
         self._keying: Keying | None = None
 
     @property
@@ -372,6 +374,8 @@ class PullConsumer:
         if parts.confirmations is not None:
             await parts.confirmations.open()
         await parts.fetcher.open()
+        if self._options.observer is not None and self._options.observer.has_instruments:
+            self._lag = LagReporter(self._binding, self._options.observer)
         return self
 
     def _assemble(self, state: ConsumerState) -> _Parts:
@@ -412,6 +416,8 @@ class PullConsumer:
         finally:
             Link.of(parts.settler.nc).permissions.remove(self._on_denial)
             self._reporter.close()
+            if self._lag is not None:
+                await self._lag.close()
             await parts.outage.close()
             await parts.acks.end()
             if parts.confirmations is not None:

@@ -219,6 +219,9 @@ async def test_pauses_are_measured(publish, consume, is_settled):
         def pause(self, consumer, change):
             changes.append((consumer, change))
 
+        def lag(self, stream, consumer, lag):
+            pass
+
     await publish(1)
     async with consume(on_error=lambda *_: None, instrumentation=Instruments()) as consumer:
         await after(run(consumer, Database(1), 1))
