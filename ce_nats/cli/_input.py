@@ -41,10 +41,28 @@ def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[s
         return
     if argument is not None and is_capture(argument):
         for number, stored in enumerate(read_messages(argument), 1):
-            yield f"message {number}", partial(_as_message, stored)
+            yield _place(stored.stream, stored.sequence, f"message {number}"), partial(_as_message, stored)
         return
     for where, text in documents(argument, whole=_VERSION_LINE):
-        yield where, partial(_read_message, text)
+        yield _place_of_line(where, text), partial(_read_message, text)
+
+
+class _Line(msgspec.Struct):
+    stream: str = ""
+    sequence: int = 0
+
+
+def _place(stream: str, sequence: int, where: str) -> str:
+    """Return the place of a captured message: in its stream, if it is from one, or else in the input."""
+    return f"message {sequence} of stream {stream}" if stream and sequence else where
+
+
+def _place_of_line(where: str, text: bytes) -> str:
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return where
+    return _place(line.stream, line.sequence, where)
 
 
 def read_headers(given: list[str] | None) -> list[tuple[str, str]]:

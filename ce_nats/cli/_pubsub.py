@@ -12,13 +12,16 @@ from enum import Enum
 from typing import Annotated, Any, Final
 
 import typer
+from nats.aio.client import Client
 
 from ..aio import AtomicBatch, ClaimCheck, Publisher, Received, flush, publish
+from ..aio._reply_inbox import Replies, ReplyInbox, reports_no_responders
 from ..aio.jetstream import DedupId, event_id
+from ..aio.link._frame_splitter import RawMessage
 from ..aio.publishing._atomic import MAX_EVENTS
 from ..capture._message_json import as_fields, as_line
 from ..codec.binary import Dialect
-from ..codec.binding import dedup_id
+from ..codec.binding import dedup_id, subject_of
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate, subject_of_text
@@ -47,6 +50,7 @@ from ._program import StoppedError, print_error, run, run_until_stopped, with_ex
 from ._progress import print_summary, progress, stored_before, with_progress
 from ._schemas import SchemaOption, read_schemas
 from ._subscription import open_subscription
+from ._terminal import print_to_stderr
 
 
 class _Dedup(str, Enum):
@@ -54,6 +58,10 @@ class _Dedup(str, Enum):
     ID = "id"
     NONE = "none"
 
+
+# Number of subjects for which listeners are looked for, and of those that are printed.
+_MAX_SUBJECTS: Final = 1000
+_MAX_PRINTED: Final = 5
 
 _DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: event_id, _Dedup.NONE: None}
 
@@ -179,15 +187,20 @@ def pub(
 
     async def to_core() -> None:
         async with open_connection(settings) as nc, aclosing(documents):
+            listeners = _Listeners(nc, reply)
+            await listeners.open()
 
             async def send(given: DecodedEvent) -> None:
                 checked = given if schemas is None else schemas.checked(given)
-                await publish(nc, checked, target, mode=mode, format=event_format, reply=reply, headers=headers)
+                subject = subject_of(target, checked)
+                back = listeners.reply_subject(subject)
+                await publish(nc, checked, subject, mode=mode, format=event_format, reply=back, headers=headers)
 
             async def confirm() -> None:
                 await flush(nc)
                 counts.published += counts.unacknowledged
                 counts.unacknowledged = 0
+                listeners.report()
 
             try:
                 async for _ in counts.send_each(documents, send):
@@ -229,6 +242,50 @@ def pub(
         raise
     print_summary(asdict(counts), str(counts), as_json=as_json)
     raise typer.Exit(1 if counts.refused else 0)
+
+
+class _Listeners:
+    """
+    Reports subjects of core NATS on which nobody listens.
+
+    The server reports it for a message with a reply subject, which the first event on each subject gets, unless the
+    user gives one.
+    """
+
+    def __init__(self, nc: Client, reply: str) -> None:
+        self._reply = reply
+        self._replies = Replies(
+            ReplyInbox.of(nc), "pub", self._receive, denied=lambda _: False, fail=lambda _: self._subjects.clear()
+        )
+        self._subjects: dict[str, int] = {}  # with their numbers, from 1
+        self._missing: set[int] = set()
+
+    async def open(self) -> None:
+        """Receive what the server reports."""
+        if not self._reply:
+            await self._replies.open()
+
+    def reply_subject(self, subject: str) -> str:
+        """Return the reply subject of an event, or ""."""
+        if self._reply:
+            return self._reply
+        if subject in self._subjects or len(self._subjects) >= _MAX_SUBJECTS:
+            return ""
+        self._subjects[subject] = number = len(self._subjects) + 1
+        return f"{self._replies.prefix}{number}"
+
+    def _receive(self, messages: list[RawMessage]) -> None:
+        for inbox, _, data, block in messages:
+            if reports_no_responders(data, block or b""):
+                self._missing.add(int(inbox.rpartition(b".")[2]))
+
+    def report(self) -> None:
+        """Print subjects on which nobody listens; called after a flush."""
+        missing = [subject for subject, number in self._subjects.items() if number in self._missing]
+        for subject in missing[:_MAX_PRINTED]:
+            print_to_stderr(f"ce-nats: nobody listens on {subject}, so its events are lost; --jetstream stores events")
+        if len(missing) > _MAX_PRINTED:
+            print_to_stderr(f"ce-nats: nobody listens on {len(missing) - _MAX_PRINTED} other subjects, either")
 
 
 class _InvalidEventsError(Exception):

@@ -224,8 +224,9 @@ def test_decode_accepts_captures(at_server, event, stream, subject, tmp_path):
     at_server("pub", "-J", subject, stdin=event(3))
     for name in ("a.parquet", "a.jsonl"):
         assert at_server("capture", tmp_path / name, "--stream", stream).exit_code == 0
+    stored = f"message 3 of stream {stream}"
     part = next((tmp_path / "a.parquet").glob("part-*"))
-    for path, place in ((tmp_path / "a.parquet", "message 3"), (part, "message 3"), (tmp_path / "a.jsonl", "line 3")):
+    for path, place in [(tmp_path / "a.parquet", stored), (part, stored), (tmp_path / "a.jsonl", stored)]:
         result = at_server("decode", path, stdin="not read")
         assert result.exit_code == 1
         assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == ["1", "2", "3"]

@@ -24,6 +24,25 @@ def test_sub_prints_events_of_pub(start, at_server, event, subject):
     assert received[0]["event"]["data"] == "€"
 
 
+def test_pub_reports_subjects_on_which_nobody_listens(start, at_server, event, stream, subject):
+    """Each one once; a stream and a subscription listen."""
+    process = start("sub", f"heard.{subject}", "--count", 2)
+    listening(process)
+    for heard in (subject, f"heard.{subject}"):
+        result = at_server("pub", heard, stdin=event(1) + event(2))
+        assert (result.exit_code, result.stderr) == (0, "2 published\n")
+    process.communicate(timeout=60)
+    result = at_server("pub", f"{{type}}.{subject}", stdin=event(1) + event(2) + event(3, type="u"))
+    text = "so its events are lost; --jetstream stores events"
+    notes = [f"ce-nats: nobody listens on {kind}.{subject}, {text}" for kind in "tu"]
+    assert (result.exit_code, result.stderr.splitlines()) == (0, [*notes, "3 published"])
+    assert at_server("pub", f"unheard.{subject}", "--reply", "a", event()).stderr == "1 published\n"
+    many = "".join(event(number, type=f"t{number}") for number in range(8))
+    lines = at_server("pub", f"{{type}}.{subject}", stdin=many).stderr.splitlines()
+    assert lines[-2:] == ["ce-nats: nobody listens on 3 other subjects, either", "8 published"]
+    assert len(lines) == 7
+
+
 def test_sub_prints_messages_that_are_not_events_as_json(start, at_server, with_js, event, subject):
     process = start("sub", "--json", subject)
     listening(process)
