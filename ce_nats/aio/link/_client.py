@@ -65,9 +65,3 @@ def has_subscription(nc: Client, sid: int) -> bool:
 def is_unsubscribed(subscription: Subscription) -> bool:
     """Return whether the program has unsubscribed."""
     return bool(get(subscription, "_closed"))
-
-
-def is_reading(nc: Client) -> bool:
-    """Return whether nats-py's read loop runs."""
-    task = get(nc, "_reading_task")
-    return task is not None and not task.done()
