@@ -117,6 +117,7 @@ class _Counts(msgspec.Struct):
 
 
 class _Counted(_Answer):
+    total: int = 0
     config: dict[str, Any] = {}
     state: _Counts = msgspec.field(default_factory=_Counts)
 
@@ -457,6 +458,23 @@ class StreamApi:
                 return None
             raise
         return answer.message
+
+    async def last_on_subjects(self, stream: str, pattern: str) -> list[Stored]:
+        """Return the last message on each subject of a pattern, by ascending sequence."""
+        subjects: list[str] = []
+        while True:
+            request = {"subjects_filter": pattern, "offset": len(subjects)}
+            info = await self._request(_Counted, stream, f"STREAM.INFO.{stream}", request)
+            page = info.state.subjects or {}
+            subjects += page
+            if not page or len(subjects) >= info.total:
+                break
+        found: list[Stored] = []
+        for start in range(0, len(subjects), _MAX_REQUESTS):
+            wanted = subjects[start : start + _MAX_REQUESTS]
+            messages = await asyncio.gather(*(self.stored(stream, {"last_by_subj": one}) for one in wanted))
+            found += filter(None, messages)
+        return sorted(found, key=lambda message: message.seq)
 
     def stored_subject(self, stream: str) -> str:
         """Return the subject of the requests of :meth:`stored`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -28,8 +29,8 @@ from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, StoredMessage
 from ..wire.nats import write_header_block
 from ._claim_check import ClaimCheck
-from ._jetstream_api import StreamApi
-from ._util.checks import check_count, check_jetstream
+from ._jetstream_api import StreamApi, nanoseconds
+from ._util.checks import check_count, check_jetstream, check_time
 from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
 from .core._publish import check_size
@@ -129,6 +130,8 @@ def read_stream(
     subject: str | Sequence[str] = ">",
     start: int = 1,
     end: int | None = None,
+    start_time: datetime | None = None,
+    end_time: datetime | None = None,
     batch_size: int = 1000,
     on_loss: OnLoss | None = None,
     retry_timeout: float | None = None,
@@ -156,6 +159,9 @@ def read_stream(
         subject: Subject, or several, wildcards allowed; messages on other subjects are skipped.
         start: First stream sequence, inclusive.
         end: Last stream sequence, inclusive; by default, and at most, the last one of the stream.
+        start_time: Only messages stored at this time or later; with a time zone. It is determined by requests of single
+            messages, and relies on ascending times in the stream, as the server does.
+        end_time: Only messages stored at this time or earlier; as ``start_time``.
         batch_size: Maximum number of messages in a batch. A batch also ends at 16 MiB of payload.
         on_loss: Called with a :class:`~ce_nats.DataLossError` for messages that were removed before they were read; its
             ``first`` and ``last`` are their sequences. Returns to continue after them, raises to end. By default the
@@ -170,10 +176,13 @@ def read_stream(
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
             ``permission-denied``; ``connection-closed``; ``data-lost``, a :class:`~ce_nats.DataLossError`: messages
             were removed in the meantime, or the stream was deleted and created again.
-        ValueError: ``batch_size`` is below 1, or an argument is not a number of its kind.
+        ValueError: ``batch_size`` is below 1, an argument is not a number of its kind, or a time has no time zone.
+        TypeError: A time is not a ``datetime``.
     """
     check_jetstream(js)
     check_count("batch_size", batch_size)
+    check_time("start_time", start_time)
+    check_time("end_time", end_time)
     check_integer("start", start)
     if end is not None:
         check_integer("end", end)
@@ -187,7 +196,10 @@ def read_stream(
     async def read() -> AsyncGenerator[list[StoredMessage], None]:
         nonlocal rest
         if rest is None:
-            rest = _range(await StreamApi(nc, prefix, timeout, retry_timeout).state(stream), subject, start, end)
+            api = StreamApi(nc, prefix, timeout, retry_timeout)
+            state = await api.state(stream)
+            first, last = await _in_time(api, state, start_time, end_time)
+            rest = _range(state, subject, max(start, first), last if end is None else min(end, last))
         found = read_range_on(
             nc,
             rest,
@@ -220,9 +232,20 @@ def read_stream(
     return Resumable(read, opened.delete)
 
 
-def _range(state: StreamState, subject: str | Sequence[str], start: int, end: int | None) -> StreamRange:
+async def _in_time(api: StreamApi, state: StreamState, start: datetime | None, end: datetime | None) -> tuple[int, int]:
+    """Return the first and the last sequence of the messages between two times; 0 if that is the stream's first one."""
+    first, last = 0, state.last
+    if start is not None:
+        sequence = await api.sequence_at(state, nanoseconds(start))
+        first = sequence if sequence > state.first else 0
+    if end is not None:
+        last = await api.sequence_at(state, nanoseconds(end) + 1) - 1
+    return first, last
+
+
+def _range(state: StreamState, subject: str | Sequence[str], start: int, end: int) -> StreamRange:
     """Return the range to read, without messages that were removed before reading begins."""
-    last = state.last if end is None else min(end, state.last)
+    last = min(end, state.last)
     subjects = [subject] if isinstance(subject, str) else subject
     patterns = () if ">" in subjects else tuple(subjects)
     # A stream at its limits keeps removing its first messages, also before the first batch.

@@ -19,8 +19,9 @@ from . import (
     _explain,
     _find,
     _migration,
-    _pubsub,
+    _pub,
     _stream_settings,
+    _sub,
     _top,
 )
 from ._program import app as app
@@ -30,7 +31,8 @@ for _module in (
     _codec,
     _explain,
     _find,
-    _pubsub,
+    _pub,
+    _sub,
     _top,
     _captures,
     _dead_letters,

@@ -33,7 +33,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import async_documents, read_messages
-from ._options import JetStreamOption, JsonOption
+from ._options import JetStreamOption, JsonOption, SinceOption, UntilOption
 from ._program import NOT_DELIVERED, StoppedError, print_error, run, run_until_stopped, with_exit_status
 from ._progress import counted, print_summary, progress, stderr_is_terminal, stored_before
 from ._subscription import open_subscription
@@ -64,6 +64,8 @@ def capture(
         ),
     ] = None,
     start: Annotated[int, typer.Option("--start", min=1, help="With --stream, first sequence to capture.")] = 1,
+    since: SinceOption = None,
+    until: UntilOption = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Without --stream, number of messages to capture.")
     ] = None,
@@ -73,7 +75,8 @@ def capture(
     Write messages to Parquet or JSON lines.
 
     Messages are written unchanged, whether they are events or not. A capture of a stream continues after the last
-    message in the output, even if the earlier capture was interrupted. Without --stream, new messages are captured
+    message in the output, even if the earlier capture was interrupted. --since and --until are times at which messages
+    were stored. Without --stream, new messages are captured
     until Ctrl-C (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not
     preserve repeated headers and bytes that are not UTF-8.
 
@@ -82,13 +85,17 @@ def capture(
     """
     if stream is None and subject is None:
         raise InputError("--stream or --subject must be given")
+    if stream is None and (since or until):
+        raise InputError("--since and --until must be used with --stream")
+    now = datetime.now(timezone.utc)
+    times = arguments.instant("since", since, now), arguments.instant("until", until, now)
     sink = _sink(output)
     losses: list[DataLossError] = []
     has_summary = False
     try:
         with sink:
             if stream is not None:
-                run(_capture_stream(settings, sink, stream, subject or ">", start, losses))
+                run(_capture_stream(settings, sink, stream, subject or ">", start, times, losses))
             elif subject is not None:
                 if sink.last is not None:
                     check_same_stream(sink.last, "")
@@ -249,6 +256,7 @@ async def _capture_stream(
     stream: str,
     subject: str,
     start: int,
+    times: tuple[datetime | None, datetime | None],
     losses: list[DataLossError],
 ) -> None:
     def on_loss(error: DataLossError) -> None:
@@ -268,7 +276,16 @@ async def _capture_stream(
             if start < state.first and subject == ">" and state.retention == "limits":
                 on_loss(DataLossError.gone(stream, start, state.first - 1, state.first))
         before_first = max(start, state.first) - 1
-        messages = read_stream(js, stream, subject=subject, start=start, end=state.last, on_loss=on_loss)
+        messages = read_stream(
+            js,
+            stream,
+            subject=subject,
+            start=start,
+            end=state.last,
+            start_time=times[0],
+            end_time=times[1],
+            on_loss=on_loss,
+        )
         with progress(stream, max(0, state.last - before_first)) as advance:
             async with aclosing(messages) as batches:
                 async for batch in batches:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from nats.js import JetStreamContext
 
-from ..aio._jetstream_api import ConsumerPosition, StreamApi, nanoseconds
+from ..aio._jetstream_api import ConsumerPosition, StreamApi
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_line
 from ..codec.timestamp import Timestamp
@@ -26,7 +26,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import read_messages, write
 from ._identity import Identity, identity_of
-from ._options import JsonOption
+from ._options import JsonOption, SinceOption, UntilOption
 from ._program import print_error, run, with_exit_status
 from ._terminal import console
 
@@ -48,13 +48,8 @@ def find(
             "--subject", help="Only messages on this NATS subject, wildcards allowed.", callback=arguments.pattern
         ),
     ] = ">",
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help="Only messages stored since then: RFC 3339, a date, or 2h."),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only messages stored up to then; as --since.")
-    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     dead_letters: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,14 +179,9 @@ def _is_before_start(consumer: ConsumerPosition, message: StoredMessage) -> bool
 
 async def _in_stream(js: JetStreamContext, search: _Search) -> AsyncGenerator[dict[str, Any], None]:
     api = StreamApi.of(js)
-    state = await api.state(search.stream)
-    first = state.first if search.since is None else await api.sequence_at(state, nanoseconds(search.since))
-    last = state.last if search.until is None else await api.sequence_at(state, nanoseconds(search.until) + 1) - 1
-    if first > last:
-        return
     names = await api.consumer_names(search.stream)
     consumers = [await api.position(search.stream, name) for name in names]
-    batches = read_stream(js, search.stream, subject=search.subject, start=max(1, first), end=last)
+    batches = read_stream(js, search.stream, subject=search.subject, start_time=search.since, end_time=search.until)
     async with aclosing(batches):
         async for batch in batches:
             for message in batch:

@@ -35,6 +35,13 @@ HeaderOption = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Message header; may be repeated.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only messages stored since then: RFC 3339, a date, or 2h."),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only messages stored up to then; as --since.")
+]
 JetStreamOption = Annotated[
     bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
 ]

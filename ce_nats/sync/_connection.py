@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -562,6 +563,8 @@ class Connection:
         subject: str | Sequence[str] = ">",
         start: int = 1,
         end: int | None = None,
+        start_time: datetime | None = None,
+        end_time: datetime | None = None,
         batch_size: int = 1000,
         on_loss: OnLoss | None = None,
         retry_timeout: float | None = None,
@@ -586,6 +589,8 @@ class Connection:
             subject=subject,
             start=start,
             end=end,
+            start_time=start_time,
+            end_time=end_time,
             batch_size=batch_size,
             on_loss=on_loss,
             retry_timeout=retry_timeout,

@@ -1,6 +1,7 @@
 import asyncio
 import json
 from contextlib import aclosing
+from datetime import datetime, timezone
 from random import Random
 
 import nats
@@ -657,6 +658,34 @@ async def test_iteration_that_is_left_with_its_connection_leaves_no_consumer(ser
         async for _ in read_stream(nc.jetstream(), thousand, batch_size=100):
             break
     await until_no_consumer()
+
+
+async def test_range_between_times(js, stream, subject):
+    """Both ends are inclusive, with the precision of the times; sequences limit it as well."""
+    for number in range(6):
+        await js.publish(subject, b"%d" % number)
+    times = [message.timestamp async for batch in read_stream(js, stream) for message in batch]
+    early, late = datetime(2000, 1, 1, tzinfo=timezone.utc), datetime(2100, 1, 1, tzinfo=timezone.utc)
+
+    async def sequences(**options):
+        return [message.sequence async for batch in read_stream(js, stream, **options) for message in batch]
+
+    assert await sequences(start_time=times[1], end_time=times[3]) == [2, 3, 4]
+    assert await sequences(start_time=times[1], end_time=times[3], start=3, end=5) == [3, 4]
+    assert await sequences(start_time=times[1], end=3) == [2, 3]
+    assert await sequences(start_time=early, end_time=late) == [1, 2, 3, 4, 5, 6]
+    assert await sequences(start_time=late) == await sequences(end_time=early) == []
+    assert await sequences(start_time=times[3], end_time=times[1]) == []
+    await js.purge_stream(stream, seq=3)
+    assert await sequences(start_time=early, end_time=times[3]) == [3, 4]
+
+
+@pytest.mark.parametrize("name", ["start_time", "end_time"])
+async def test_times_must_have_a_time_zone(js, stream, name):
+    naive = datetime(2026, 1, 1)
+    for value, error in [(naive, ValueError), ("2026-01-01T00:00:00Z", TypeError), (0, TypeError)]:
+        with pytest.raises(error, match=f"^{name} must "):
+            read_stream(js, stream, **{name: value})
 
 
 async def test_timeouts_around_an_iteration_lose_no_message(js, thousand, way, until_no_consumer):

@@ -101,6 +101,16 @@ async def test_consumers_and_their_positions(api, js, stream, subject):
     assert other.created.endswith("Z")
 
 
+async def test_last_message_on_each_subject(api, js, stream, subject):
+    for number in range(300):
+        await js.publish(f"{subject}.{number % 100}", b"%d" % number)
+    found = await api.last_on_subjects(stream, f"{subject}.*")
+    expected = [(number + 1, b"%d" % number) for number in range(200, 300)]
+    assert [(message.seq, message.data) for message in found] == expected
+    assert [message.seq for message in await api.last_on_subjects(stream, f"{subject}.7")] == [208]
+    assert await api.last_on_subjects(stream, "none") == []
+
+
 async def test_next_sequence(api, js, subject, stream):
     for number in range(1, 101):
         await js.publish(f"{subject}.{number % 10}", b"")

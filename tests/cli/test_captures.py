@@ -147,6 +147,24 @@ def test_messages_of_another_stream_are_not_added_to_a_capture(at_server, with_j
     assert "must be of stream OTHER, got" in at_server("capture", path, "--stream", stream).stderr
 
 
+def test_capture_between_times(at_server, stored, event, stream, subject, tmp_path):
+    """And continues after its last message, with other times as well."""
+    for number in range(4):
+        assert at_server("pub", "-J", subject, event(number)).exit_code == 0
+    times = [message.timestamp for message in stored(stream)]
+    output = tmp_path / "c.jsonl"
+    for options, count in [
+        (["--since", times[1], "--until", times[2]], 2),
+        (["--since", "1h"], 1),
+        (["--until", "1h"], 0),
+    ]:
+        result = at_server("capture", output, "--stream", stream, *options, "--json")
+        assert (result.exit_code, json.loads(result.stdout)["messages"]) == (0, count)
+    assert [message.sequence for message in read_capture(output)] == [2, 3, 4]
+    result = at_server("capture", output, "--subject", subject, "--since", "1h")
+    assert (result.exit_code, "--since and --until must be used with --stream" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_new_messages_are_captured_until_ctrl_c(start, with_js, subject, tmp_path, name):
     process = start("capture", tmp_path / name, "--subject", subject, "--json")

@@ -1,5 +1,6 @@
 import json
 import re
+import select
 import signal
 
 import pytest
@@ -24,7 +25,7 @@ def test_sub_prints_events_of_pub(start, at_server, event, subject):
     assert received[0]["event"]["data"] == "€"
 
 
-def test_pub_reports_subjects_on_which_nobody_listens(start, at_server, event, stream, subject):
+def test_pub_reports_subjects_without_a_subscriber(start, at_server, event, stream, subject):
     """Each one once; a stream and a subscription listen."""
     process = start("sub", f"heard.{subject}", "--count", 2)
     listening(process)
@@ -33,14 +34,94 @@ def test_pub_reports_subjects_on_which_nobody_listens(start, at_server, event, s
         assert (result.exit_code, result.stderr) == (0, "2 published\n")
     process.communicate(timeout=60)
     result = at_server("pub", f"{{type}}.{subject}", stdin=event(1) + event(2) + event(3, type="u"))
-    text = "so its events are lost; --jetstream stores events"
-    notes = [f"ce-nats: nobody listens on {kind}.{subject}, {text}" for kind in "tu"]
+    text = "its events are lost; --jetstream publishes to a stream"
+    notes = [f"ce-nats: no subscriber on {kind}.{subject}: {text}" for kind in "tu"]
     assert (result.exit_code, result.stderr.splitlines()) == (0, [*notes, "3 published"])
     assert at_server("pub", f"unheard.{subject}", "--reply", "a", event()).stderr == "1 published\n"
     many = "".join(event(number, type=f"t{number}") for number in range(8))
     lines = at_server("pub", f"{{type}}.{subject}", stdin=many).stderr.splitlines()
-    assert lines[-2:] == ["ce-nats: nobody listens on 3 other subjects, either", "8 published"]
+    assert lines[-2:] == ["ce-nats: no subscriber on 3 other subjects, either", "8 published"]
     assert len(lines) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--all"], [0, 1, 2, 3]),
+        (["{subject}.a", "--all"], [0, 2]),
+        (["--all", "--count", 3], [0, 1, 2]),
+        (["--since", "1h"], [0, 1, 2, 3]),
+        (["--since", "{third}"], [2, 3]),
+        (["--last-per-subject"], [2, 3]),
+        (["{subject}.b", "--last-per-subject"], [3]),
+    ],
+    ids=str,
+)
+def test_sub_prints_events_of_a_stream(at_server, stored, event, stream, subject, options, expected):
+    for number in range(4):
+        assert at_server("pub", "-J", f"{subject}.{'ab'[number % 2]}", event(number)).exit_code == 0
+    third = str(stored(stream)[2].timestamp)
+    given = [str(option).format(subject=subject, third=third) for option in options]
+    result = at_server("sub", *given, "--stream", stream)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [int(json.loads(line)["event"]["id"]) for line in result.stdout.splitlines()] == expected
+
+
+def id_of_line(process):
+    return int(json.loads(process.stdout.readline())["event"]["id"])
+
+
+def stopped(process):
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr
+
+
+@pytest.mark.parametrize(("option", "begin"), [("--all", [0, 1]), ("--last-per-subject", [1])])
+def test_sub_follows_a_stream(start, at_server, event, stream, subject, option, begin):
+    at_server("pub", "-J", subject, stdin=event(0) + event(1))
+    process = start("sub", "--stream", stream, option, "--follow")
+    assert [id_of_line(process) for _ in begin] == begin
+    for number in (2, 3):
+        at_server("pub", "-J", subject, event(number))
+        assert id_of_line(process) == number
+    assert stopped(process) == (0, b"")
+
+
+def test_sub_prints_new_events_of_a_stream(start, at_server, event, stream, subject):
+    at_server("pub", "-J", subject, event(0))
+    process = start("sub", "--stream", stream)
+    number = 0
+    while not select.select([process.stdout], [], [], 1)[0]:
+        number += 1
+        at_server("pub", "-J", subject, event(number))
+    assert 0 < id_of_line(process) <= number
+    assert stopped(process) == (0, b"")
+
+
+def test_sub_of_a_stream_that_is_created_again_ends(start, at_server, with_js, event, stream, subject):
+    at_server("pub", "-J", subject, event(0))
+    process = start("sub", "--stream", stream, "--all", "--follow")
+    assert id_of_line(process) == 0
+
+    async def create_again(js):
+        await js.delete_stream(stream)
+        await js.add_stream(name=stream, subjects=[subject])
+
+    with_js(create_again)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr.split(b": ")[1]) == (3, b"stream-mismatch")
+
+
+def test_sub_of_a_stream_that_does_not_exist(at_server):
+    assert at_server("sub", "--stream", "NONE", "--all").exit_code == 3
+
+
+def test_sub_prints_messages_of_a_stream_that_are_not_events(at_server, with_js, event, stream, subject):
+    with_js(lambda js: js.publish(subject, b"\xff", headers={"a": "1"}))
+    result = at_server("sub", "--stream", stream, "--all")
+    bad = json.loads(result.stdout)
+    assert (bad["error"]["code"], bad["headers"], bad["data_base64"]) == ("not-a-cloudevent", [["a", "1"]], "/w==")
 
 
 def test_sub_prints_messages_that_are_not_events_as_json(start, at_server, with_js, event, subject):

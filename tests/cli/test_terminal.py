@@ -23,6 +23,7 @@ def test_pub_of_many_events_shows_progress(at_terminal, subject, event):
     assert drawn.endswith("3000 published\n")
 
 
+@pytest.mark.usefixtures("stream")  # which listens
 def test_pub_of_one_event_shows_no_progress(at_terminal, subject, event):
     assert at_terminal("pub", subject, event())[2] == "1 published\n"
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 EXAMPLE = ROOT / "examples" / "lakehouse"
 # Prints the rows of all tables of a directory, as other engines than Spark read them.
 READER = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
@@ -33,7 +33,8 @@ for path in Path(sys.argv[1]).rglob("*"):
     elif files := list(path.glob("*.metadata.json")):
         newest = max(files, key=lambda file: file.stat().st_mtime_ns)
         tables[path.parent.name] = StaticTable.from_metadata(str(newest)).scan().to_arrow()
-print(json.dumps({name: table.to_pylist() for name, table in tables.items()}, default=repr))
+print(json.dumps({name: table.to_pylist() for name, table in tables.items()}, default=repr), flush=True)
+os._exit(0)  # with threads of both libraries, Python's own exit sometimes ends in abort()
 """
 # What a user changes in schemas.py: a repair of the totals that publish() sends as text, and columns that are added.
 CHANGES = {

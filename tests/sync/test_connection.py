@@ -137,7 +137,10 @@ def test_stream_is_read_in_batches(nc, stream, subject, make_event):
     publish(nc, subject, map(make_event, range(300)))
     batches = list(sync.read_stream(nc, stream, start=2, end=290, batch_size=100))
     assert list(map(len, batches)) == [100, 100, 89]
-    assert decoded_ids(message for batch in batches for message in batch) == event_ids(*range(1, 290))
+    messages = [message for batch in batches for message in batch]
+    assert decoded_ids(messages) == event_ids(*range(1, 290))
+    (some,) = nc.read_stream(stream, start_time=messages[10].timestamp, end_time=messages[12].timestamp)
+    assert [message.sequence for message in some] == [12, 13, 14]
 
 
 def test_stream_is_configured(nc, stream):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from nats.aio.client import Client
@@ -146,3 +147,19 @@ def _unlike(name: str, wanted: str, given: object) -> TypeError:
     kind = type(given)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return TypeError(f"{name} must be {wanted}, got {module}{kind.__qualname__}")
+
+
+def check_time(name: str, value: object) -> None:
+    """
+    Check an optional instant.
+
+    Raises:
+        TypeError: It is not a datetime.
+        ValueError: It has no time zone.
+    """
+    if value is None:
+        return
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} must be a datetime or None, got {preview(value)}")
+    if value.utcoffset() is None:
+        raise ValueError(f"{name} must have a time zone, got {value.isoformat()}")

@@ -1,10 +1,8 @@
-"""The commands ``pub`` and ``sub``: publish events in JSON, and print received events."""
+"""The command ``pub``: publish events in JSON."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
@@ -14,42 +12,36 @@ from typing import Annotated, Any, Final
 import typer
 from nats.aio.client import Client
 
-from ..aio import AtomicBatch, ClaimCheck, Publisher, Received, flush, publish
+from ..aio import AtomicBatch, ClaimCheck, Publisher, flush, publish
 from ..aio._reply_inbox import Replies, ReplyInbox, reports_no_responders
 from ..aio.jetstream import DedupId, event_id
 from ..aio.link._frame_splitter import RawMessage
 from ..aio.publishing._atomic import MAX_EVENTS
-from ..capture._message_json import as_fields, as_line
-from ..codec.binary import Dialect
 from ..codec.binding import dedup_id, subject_of
-from ..codec.event import DecodedEvent, NotDelivered
+from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate, subject_of_text
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, PublishError
 from ..extensions.expiry import time_to_live
-from ..message import HeadersLike, header_pairs
+from ..message import HeadersLike
 from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_connection, open_jetstream, with_connection
-from ._explain import error_fields
-from ._files import async_documents, check_documents, is_document, is_stdin, stdin_is_terminal, write
-from ._input import event_line, read_event, read_headers
+from ._files import async_documents, check_documents, is_document, is_stdin, stdin_is_terminal
+from ._input import read_event, read_headers
 from ._options import (
-    DialectOption,
     EventArgument,
     FormatOption,
     HeaderOption,
     JetStreamOption,
     JsonOption,
     ModeOption,
-    PatternArgument,
     check_format,
     check_headers,
 )
-from ._program import StoppedError, print_error, run, run_until_stopped, with_exit_status
+from ._program import StoppedError, print_error, run, with_exit_status
 from ._progress import print_summary, progress, stored_before, with_progress
 from ._schemas import SchemaOption, read_schemas
-from ._subscription import open_subscription
 from ._terminal import print_to_stderr
 
 
@@ -67,9 +59,8 @@ _DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command()(with_exit_status(with_connection(pub)))
-    app.command()(with_exit_status(with_connection(sub)))
 
 
 @dataclass
@@ -246,7 +237,7 @@ def pub(
 
 class _Listeners:
     """
-    Reports subjects of core NATS on which nobody listens.
+    Reports subjects of core NATS without a subscriber.
 
     The server reports it for a message with a reply subject, which the first event on each subject gets, unless the
     user gives one.
@@ -280,12 +271,13 @@ class _Listeners:
                 self._missing.add(int(inbox.rpartition(b".")[2]))
 
     def report(self) -> None:
-        """Print subjects on which nobody listens; called after a flush."""
+        """Print subjects without a subscriber; called after a flush."""
         missing = [subject for subject, number in self._subjects.items() if number in self._missing]
         for subject in missing[:_MAX_PRINTED]:
-            print_to_stderr(f"ce-nats: nobody listens on {subject}, so its events are lost; --jetstream stores events")
+            text = "its events are lost; --jetstream publishes to a stream"
+            print_to_stderr(f"ce-nats: no subscriber on {subject}: {text}")
         if len(missing) > _MAX_PRINTED:
-            print_to_stderr(f"ce-nats: nobody listens on {len(missing) - _MAX_PRINTED} other subjects, either")
+            print_to_stderr(f"ce-nats: no subscriber on {len(missing) - _MAX_PRINTED} other subjects, either")
 
 
 class _InvalidEventsError(Exception):
@@ -338,58 +330,3 @@ def _check_options(reply: str, expiry: bool, claim_check: str, jetstream: bool) 
         raise InputError("--expiry must be used with --jetstream or --atomic")
     if claim_check and not jetstream:
         raise InputError("--claim-check must be used with --jetstream or --atomic")
-
-
-def sub(
-    settings: Settings,
-    subject: PatternArgument,
-    queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of messages to print.")] = None,
-    dialect: DialectOption = Dialect.SPEC,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """
-    Subscribe, and print the events that are published.
-
-    On a terminal, prints a line for each message: its subject, and its event in JSON, or the error if it is not an
-    event or its data does not match a --schema. With --json, or if the output is not a terminal, each line is a JSON
-    object with subject and event, which pub and encode accept; for a message with an error, the object has error,
-    headers and data instead of event. The command ends after --count messages or with Ctrl-C (exit status 0), or when
-    the connection is closed permanently (exit status 3).
-    """
-    is_text = sys.stdout.isatty() and not as_json
-    schemas = read_schemas(schema)
-
-    async def receive() -> None:
-        remaining = count
-        async with open_subscription(settings, subject, queue=queue, dialect=dialect, validate=schemas) as items:
-            async for item in items:
-                write(_line(item) if is_text else _json_line(item))
-                remaining = None if remaining is None else remaining - 1
-                if remaining == 0:
-                    return
-
-    run_until_stopped(receive())
-
-
-def _error(item: Received) -> CeNatsError | None:
-    """Return the reason why an item cannot be printed as an event, or None."""
-    if item.error is None and isinstance(item.event.data, NotDelivered):
-        return item.event.data.error
-    return item.error
-
-
-def _line(item: Received) -> bytes:
-    subject = item.subject.encode()
-    if (error := _error(item)) is not None:
-        return b"%s %s\n" % (subject, " ".join(str(error).split()).encode("utf-8", "replace"))
-    return b"%s %s" % (subject, event_line(item.event))
-
-
-def _json_line(item: Received) -> bytes:
-    message = item.message
-    if (error := _error(item)) is None:
-        return b'{"subject":%s,"event":%s}\n' % (json.dumps(message.subject).encode(), event_line(item.event).strip())
-    fields: dict[str, Any] = as_fields(header_pairs(message.headers), message.data, message.subject, message.reply)
-    return as_line({**fields, "error": error_fields(error)})
