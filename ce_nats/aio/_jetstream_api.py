@@ -603,6 +603,17 @@ class StreamApi:
             raise _several_subjects(stream, name)
         return _consumer_config(answer.config)
 
+    async def update_consumer(self, stream: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+        """
+        Replace the configuration of a consumer, and return it as stored by the server.
+
+        Raises:
+            DeliveryError: As :meth:`consumer` does; ``request-refused``.
+        """
+        request = {"stream_name": stream, "config": config, "action": "update"}
+        answer = await self._request(_Consumer, stream, _create_subject(stream, name, config), request, consumer=name)
+        return answer.config
+
     async def annotate_consumer(self, stream: str, name: str, key: str, change: Callable[[str, int], str]) -> None:
         """
         Change a text in the metadata of a consumer; its other settings stay as they are.
@@ -620,11 +631,7 @@ class StreamApi:
                 return
             others = {other: value for other, value in metadata.items() if other != key}
             config = {**info.config, "metadata": {**others, key: text} if text else others}
-            request = {"stream_name": stream, "config": config, "action": "update"}
-            answer = await self._request(
-                _Consumer, stream, _create_subject(stream, name, config), request, consumer=name
-            )
-            kept = answer.config.get("metadata") or {}
+            kept = (await self.update_consumer(stream, name, config)).get("metadata") or {}
             if kept.get(key, "") == text:
                 return
         if not kept:

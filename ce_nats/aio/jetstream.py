@@ -8,9 +8,10 @@ header blocks as stored (nats-py converts headers to a dict, and loses repeated 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +42,16 @@ from .publishing._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, event_id
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
-__all__ = ["DedupId", "StoredMessage", "TimeToLive", "configure_stream", "event_id", "publish", "read_stream"]
+__all__ = [
+    "DedupId",
+    "StoredMessage",
+    "TimeToLive",
+    "configure_consumer",
+    "configure_stream",
+    "event_id",
+    "publish",
+    "read_stream",
+]
 
 _MAX_BATCH_BYTES: Final = 16 * 2**20
 
@@ -287,17 +297,55 @@ async def configure_stream(js: JetStreamContext, name: str, **settings: Any) -> 
         TypeError: A value cannot be written as JSON.
     """
     check_jetstream(js)
-    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
     api = StreamApi.of(js)
     config, _ = await api.config_and_state(name)
+    return await _configure(js, f"stream {name}", config, settings, partial(api.update_stream, name))
+
+
+async def configure_consumer(js: JetStreamContext, stream: str, name: str, **settings: Any) -> dict[str, Any]:
+    """
+    Change settings of a consumer, ``max_ack_pending`` for instance, and keep all others.
+
+    As :func:`configure_stream` does for a stream. Its clients, also a :class:`~ce_nats.aio.PullConsumer` that is open,
+    continue. The server refuses changes of some settings, such as ``deliver_policy``.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        name: Name of the consumer.
+        **settings: Settings as in the JSON of JetStream's API: names with underscores, durations in nanoseconds.
+
+    Returns:
+        The configuration as stored by the server.
+
+    Raises:
+        DeliveryError: As :func:`configure_stream` does; ``consumer-not-found``.
+        TypeError: A value cannot be written as JSON.
+    """
+    check_jetstream(js)
+    api = StreamApi.of(js)
+    config = dict((await api.position(stream, name)).config)
+    target = f"consumer {name} of stream {stream}"
+    return await _configure(js, target, config, settings, partial(api.update_consumer, stream, name))
+
+
+async def _configure(
+    js: JetStreamContext,
+    target: str,
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    update: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+) -> dict[str, Any]:
+    """Write a configuration if a setting differs, and return it as stored by the server."""
+    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
     if not _ignored(wanted, config):
         return config
-    config = await api.update_stream(name, {**config, **wanted})
+    config = await update({**config, **wanted})
     if ignored := _ignored(wanted, config):
         texts = ", ".join(f"{member}={preview(wanted[member])}" for member in ignored)
         version = server_info(client_of(js)).get("version", "unknown")
         text = f"the server ignored {texts} (connected to nats-server {version})"
-        raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"stream {name}: {text}")
+        raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{target}: {text}")
     return config
 
 

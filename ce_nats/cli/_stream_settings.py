@@ -1,4 +1,4 @@
-"""The command ``configure``: change settings of a stream that allow batches or times to live."""
+"""The command ``configure``: change settings of a stream or a consumer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from ..aio.jetstream import configure_stream
+from ..aio.jetstream import configure_consumer, configure_stream
 from ..capture._message_json import as_line
 from ..errors import preview
 from . import _arguments as arguments
@@ -30,10 +30,14 @@ def configure(
     settings: Settings,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.", callback=arguments.name)],
     setting: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings, with values in JSON.")],
+    consumer: Annotated[
+        str | None,
+        typer.Option("--consumer", metavar="NAME", help="Consumer to change instead.", callback=arguments.name),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Change settings of a stream, and keep all others.
+    Change settings of a stream, or of a consumer, and keep all others.
 
     allow_batched=true switches on fast ingest (nats-server 2.14), allow_atomic=true atomic batches (2.12.1), and
     allow_msg_ttl=true a time to live for each message (2.11). A value that is not JSON is text; durations are
@@ -44,7 +48,10 @@ def configure(
 
     async def change() -> None:
         async with open_jetstream(settings) as (_, js):
-            stored = await configure_stream(js, stream, **wanted)
+            if consumer is None:
+                stored = await configure_stream(js, stream, **wanted)
+            else:
+                stored = await configure_consumer(js, stream, consumer, **wanted)
         changed = {name: stored.get(name) for name in wanted}
         if as_json:
             write(as_line(changed))
@@ -60,7 +67,7 @@ def _read(text: str) -> tuple[str, Any]:
     if matched is None:
         raise InputError(f"a setting must be NAME=VALUE, got {preview(text)}")
     name, value = matched.groups()
-    if name in ("js", "name"):  # parameters of configure_stream()
+    if name in ("js", "name", "stream"):  # parameters of the functions
         raise InputError(f"{name} is not a setting that can be changed")
     try:
         return name, msgspec.json.decode(value)

@@ -40,6 +40,7 @@ __all__ = [
     "PullConsumer",
     "Reject",
     "Subscription",
+    "configure_consumer",
     "configure_stream",
     "connect",
     "flush",
@@ -62,6 +63,7 @@ request = Connection.request
 respond = Connection.respond
 subscribe = Connection.subscribe
 read_stream = Connection.read_stream
+configure_consumer = Connection.configure_consumer
 configure_stream = Connection.configure_stream
 replay = Connection.replay
 requeue = Connection.requeue

@@ -610,6 +610,20 @@ class Connection:
         """
         return self._link.run(aio.jetstream.configure_stream, self._link.js, name, **settings)
 
+    def configure_consumer(self, stream: str, name: str, **settings: Any) -> dict[str, Any]:
+        """
+        Change settings of a consumer, and keep all others: see :func:`ce_nats.aio.jetstream.configure_consumer`.
+
+        Args:
+            stream: Name of the stream.
+            name: Name of the consumer.
+            **settings: As for :func:`ce_nats.aio.jetstream.configure_consumer`.
+
+        Raises:
+            DeliveryError: As :func:`ce_nats.aio.jetstream.configure_consumer` does.
+        """
+        return self._link.run(aio.jetstream.configure_consumer, self._link.js, stream, name, **settings)
+
     def replay(
         self,
         messages: Iterable[StoredMessage],

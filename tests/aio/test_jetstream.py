@@ -6,6 +6,7 @@ from random import Random
 
 import nats
 import pytest
+from nats.js.api import ConsumerConfig
 
 from ce_nats import ContentMode, EncodeError, dedup_id, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, connect
@@ -790,6 +791,31 @@ async def test_stream_that_has_the_settings_is_not_updated(nc, js, stream):
     for _ in range(2):
         await ce_js.configure_stream(js, stream, allow_direct=True, max_age=3_600_000_000_000)
     assert updates.pending_msgs == 1
+
+
+async def test_configured_setting_of_a_consumer_is_changed_and_others_are_kept(js, subject, stream):
+    """Of one with a filter, whose configuration is sent on another subject, as well."""
+    for name, options in (("all", {}), ("some", {"filter_subject": f"{subject}.>"})):
+        created = ConsumerConfig(ack_policy="explicit", metadata={"owner": "tests"}, max_deliver=9, **options)
+        await js.add_consumer(stream, created, durable_name=name)
+        found = await ce_js.configure_consumer(js, stream, name, max_ack_pending=5000, ack_wait=60_000_000_000)
+        info = (await js.consumer_info(stream, name)).config
+        assert (found["max_ack_pending"], info.max_ack_pending, info.ack_wait) == (5000, 5000, 60)
+        assert (info.max_deliver, info.metadata["owner"]) == (9, "tests")
+        assert info.filter_subject == options.get("filter_subject")
+        assert await ce_js.configure_consumer(js, stream, name, max_ack_pending=5000) == found
+
+
+async def test_refused_setting_of_a_consumer_is_an_error(js, stream):
+    await js.add_consumer(stream, ConsumerConfig(ack_policy="explicit"), durable_name="c")
+    with pytest.raises(ApiError, match="deliver policy can not be updated") as info:
+        await ce_js.configure_consumer(js, stream, "c", deliver_policy="new")
+    assert info.value.code == "request-refused"
+    with pytest.raises(DeliveryError) as missing:
+        await ce_js.configure_consumer(js, stream, "none", max_deliver=1)
+    assert missing.value.code == "consumer-not-found"
+    with pytest.raises(TypeError):
+        await ce_js.configure_consumer(js, stream, "c", max_deliver=object())
 
 
 async def test_refused_setting_is_an_error(js, stream):

@@ -79,6 +79,7 @@ USAGE = [
     ("pub a --expiry", "invalid-option"),
     ("configure a.b c=1", "invalid-option"),
     ("configure S c", "invalid-option"),
+    ("configure S --consumer a.b c=1", "invalid-option"),
     ("configure S name=a", "invalid-option"),
     ("dead-letters list S --reason x", "invalid-option"),
     ("dead-letters list S --limit 0", "invalid-option"),

@@ -11,6 +11,14 @@ def test_settings_are_changed(at_server, stream):
     assert json.loads(again.stdout) == {"allow_batched": True, "allow_atomic": True}
 
 
+def test_settings_of_a_consumer_are_changed(at_server, with_js, stream):
+    with_js(lambda js: js.add_consumer(stream, durable_name="c", ack_policy="explicit"))
+    result = at_server("configure", stream, "--consumer", "c", "max_ack_pending=5000", "description=of tests")
+    assert (result.exit_code, result.stdout.splitlines()) == (0, ["max_ack_pending=5000", 'description="of tests"'])
+    missing = at_server("configure", stream, "--consumer", "none", "max_ack_pending=5000")
+    assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "consumer-not-found")
+
+
 @pytest.mark.parametrize("text", ["allow_batched", "=true", "Name=1", "a-b=1", ""])
 def test_wrong_settings_are_wrong_usage(at_server, stream, text):
     result = at_server("configure", stream, text)
@@ -18,7 +26,7 @@ def test_wrong_settings_are_wrong_usage(at_server, stream, text):
     assert "a setting must be NAME=VALUE" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["name", "js"])
+@pytest.mark.parametrize("name", ["name", "js", "stream"])
 def test_name_cannot_be_changed(at_server, stream, name):
     result = at_server("configure", stream, f"{name}=OTHER")
     assert (result.exit_code, result.stderr) == (

@@ -148,6 +148,8 @@ def test_stream_is_configured(nc, stream):
     with pytest.raises(CeNatsError) as info:
         nc.configure_stream("missing", max_msgs=3)
     assert info.value.code == "stream-not-found"
+    with pytest.raises(sync.DeliveryError, match="consumer-not-found"):
+        nc.configure_consumer(stream, "missing", max_deliver=3)
 
 
 def test_reading_a_stream_can_end_early(nc, js, stream, subject, make_event):
