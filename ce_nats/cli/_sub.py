@@ -162,12 +162,11 @@ class _Source(NamedTuple):
     async def _stored(self, js: JetStreamContext, stream: str, *, follows: bool) -> AsyncGenerator[StoredMessage, None]:
         api = StreamApi.of(js)
         state = await api.state(stream)
-        created, first, since = state.created, state.last + 1 if self.is_new else 1, self.since
+        created, first, since = state.created, state.last + 1 if self.is_new or self.is_last else 1, self.since
         if self.is_last:
             for stored in await api.last_on_subjects(stream, self.subject):
-                yield as_message(stored, stream)
-                first = max(first, stored.seq + 1)
-            first = max(first, state.last + 1)
+                if not follows or stored.seq < first:  # later ones follow, with those on other subjects
+                    yield as_message(stored, stream)
         while True:
             if first <= state.last:
                 batches = read_stream(js, stream, subject=self.subject, start=first, end=state.last, start_time=since)
