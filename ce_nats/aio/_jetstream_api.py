@@ -214,6 +214,7 @@ class ConsumerState(NamedTuple):
         lag: Its lag.
         requests: Number of pending requests for messages, of all clients.
         limits: Limits of each request.
+        progress: Its progress.
     """
 
     config: ConsumerConfig
@@ -221,6 +222,7 @@ class ConsumerState(NamedTuple):
     lag: Lag
     requests: int
     limits: PullLimits
+    progress: Progress
 
 
 class Progress(NamedTuple):
@@ -233,7 +235,8 @@ class Progress(NamedTuple):
         ack_floor: Sequence in the stream up to which all messages are acknowledged.
         ack_pending: Number of messages that are delivered and not acknowledged.
         requests: Number of pending requests for messages, of all clients.
-        metadata: Metadata of the consumer.
+        config: Configuration of the consumer as in the response of the server.
+        created: Time of its creation, as in the response of the server.
     """
 
     delivered: int
@@ -241,32 +244,17 @@ class Progress(NamedTuple):
     ack_floor: int
     ack_pending: int
     requests: int = 0
-    metadata: Mapping[str, str] = MappingProxyType({})
+    config: Mapping[str, Any] = MappingProxyType({})
+    created: str = ""
 
-
-class ConsumerPosition(NamedTuple):
-    """
-    Position of a consumer in its stream.
-
-    Attributes:
-        name: Its name.
-        config: Its configuration as in the response of the server.
-        created: Time of its creation, as in the response of the server.
-        delivered: Sequence of the last message that was delivered for the first time.
-        ack_floor: Sequence up to which all messages are settled.
-        ack_pending: Number of messages that are delivered and not settled.
-    """
-
-    name: str
-    config: Mapping[str, Any]
-    created: str
-    delivered: int
-    ack_floor: int
-    ack_pending: int
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of the consumer."""
+        return self.config.get("metadata") or {}
 
     @property
     def filters(self) -> list[str]:
-        """Subjects that it reads, wildcards allowed; none if it reads all."""
+        """Subjects that the consumer reads, wildcards allowed; empty if it reads all."""
         return [*filter(None, [self.config.get("filter_subject")]), *(self.config.get("filter_subjects") or ())]
 
 
@@ -469,12 +457,16 @@ class StreamApi:
             subjects += page
             if not page or len(subjects) >= info.total:
                 break
-        found: list[Stored] = []
-        for start in range(0, len(subjects), _MAX_REQUESTS):
-            wanted = subjects[start : start + _MAX_REQUESTS]
-            messages = await asyncio.gather(*(self.stored(stream, {"last_by_subj": one}) for one in wanted))
-            found += filter(None, messages)
+        found = await self._stored_each(stream, [{"last_by_subj": subject} for subject in subjects])
         return sorted(found, key=lambda message: message.seq)
+
+    async def _stored_each(self, stream: str, requests: Sequence[dict[str, Any]]) -> list[Stored]:
+        """Return the messages that :meth:`stored` finds for many requests, some of which are in flight at once."""
+        found: list[Stored] = []
+        for start in range(0, len(requests), _MAX_REQUESTS):
+            some = requests[start : start + _MAX_REQUESTS]
+            found += filter(None, await asyncio.gather(*(self.stored(stream, request) for request in some)))
+        return found
 
     def stored_subject(self, stream: str) -> str:
         """Return the subject of the requests of :meth:`stored`."""
@@ -482,12 +474,8 @@ class StreamApi:
 
     async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
         """Return the sequence of the first message at or after a sequence, or None."""
-        wanted = list(subjects) or [">"]
-        found: list[int] = []
-        for start in range(0, len(wanted), _MAX_REQUESTS):
-            requests = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MAX_REQUESTS])
-            found += [message.seq for message in await asyncio.gather(*requests) if message is not None]
-        return min(found, default=None)
+        requests = [{"seq": sequence, "next_by_subj": pattern} for pattern in subjects or [">"]]
+        return min((message.seq for message in await self._stored_each(stream, requests)), default=None)
 
     async def sequence_at(self, state: StreamState, since: int) -> int:
         """
@@ -500,16 +488,13 @@ class StreamApi:
         low, high = state.first, state.last + 1  # the answer is in [low, high]
         while low < high:
             middle = (low + high) // 2
-            message = await self._next(state.name, middle, ">")
+            message = await self.stored(state.name, {"seq": middle, "next_by_subj": ">"})
             if message is None or message.seq >= high or nanoseconds(Timestamp.parse(message.time)) >= since:
                 # No message is between the middle and this one, so no earlier message is late enough.
                 high = middle
             else:
                 low = message.seq + 1
         return low
-
-    async def _next(self, stream: str, sequence: int, pattern: str) -> Stored | None:
-        return await self.stored(stream, {"seq": sequence, "next_by_subj": pattern})
 
     async def delete_message(self, stream: str, sequence: int) -> None:
         """
@@ -544,7 +529,8 @@ class StreamApi:
         """Return a consumer's configuration, creation and lag, of one moment."""
         answer = await self._consumer_info(stream, name)
         limits = PullLimits.of(answer.config)
-        return ConsumerState(_consumer_config(answer.config), answer.created, _lag(answer), answer.num_waiting, limits)
+        config = _consumer_config(answer.config)
+        return ConsumerState(config, answer.created, _lag(answer), answer.num_waiting, limits, _progress(answer))
 
     async def lag(self, stream: str, name: str) -> Lag:
         """Return the lag of a consumer."""
@@ -552,22 +538,7 @@ class StreamApi:
 
     async def progress(self, stream: str, name: str) -> Progress:
         """Return the progress of a consumer."""
-        answer = await self._consumer_info(stream, name)
-        delivered = answer.delivered
-        return Progress(
-            delivered.stream_seq,
-            delivered.consumer_seq,
-            answer.ack_floor.stream_seq,
-            answer.num_ack_pending,
-            answer.num_waiting,
-            answer.config.get("metadata") or {},
-        )
-
-    async def position(self, stream: str, name: str) -> ConsumerPosition:
-        """Return the position of a consumer."""
-        answer = await self._consumer_info(stream, name)
-        positions = answer.delivered.stream_seq, answer.ack_floor.stream_seq
-        return ConsumerPosition(name, answer.config, answer.created, *positions, answer.num_ack_pending)
+        return _progress(await self._consumer_info(stream, name))
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
         return await self._request(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
@@ -787,6 +758,18 @@ def _create_subject(stream: str, name: str, config: dict[str, Any]) -> str:
 
 def _lag(answer: _Consumer) -> Lag:
     return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
+
+
+def _progress(answer: _Consumer) -> Progress:
+    return Progress(
+        answer.delivered.stream_seq,
+        answer.delivered.consumer_seq,
+        answer.ack_floor.stream_seq,
+        answer.num_ack_pending,
+        answer.num_waiting,
+        answer.config,
+        answer.created,
+    )
 
 
 def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:

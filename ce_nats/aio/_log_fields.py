@@ -39,10 +39,13 @@ def event_fields(event: EventLike | None) -> dict[str, str]:
     return {key: str(own[name]) for name, key in _EVENT.items() if own.get(name) is not None}
 
 
-def event_text(event: EventLike | None) -> str:
-    """Return the same for the text of a line, as ``id '1', source '/shop', type 'order.paid'``."""
-    if event is None:
-        return ""
+def with_event(place: str, event: EventLike | None) -> str:
+    """Return the place of a message in the text of a line, and its event, if there is one."""
+    return place if event is None else f"{place}, {event_text(event)}"
+
+
+def event_text(event: EventLike) -> str:
+    """Return the attributes for the text of a line, as ``id '1', source '/shop', type 'order.paid'``."""
     own, _ = attributes_and_data(event)
     return ", ".join(f"{name} {preview(own[name])}" for name in _NAMES if own.get(name) is not None)
 

@@ -297,9 +297,10 @@ async def configure_stream(js: JetStreamContext, name: str, **settings: Any) -> 
         TypeError: A value cannot be written as JSON.
     """
     check_jetstream(js)
+    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
     api = StreamApi.of(js)
     config, _ = await api.config_and_state(name)
-    return await _configure(js, f"stream {name}", config, settings, partial(api.update_stream, name))
+    return await _configure(js, f"stream {name}", config, wanted, partial(api.update_stream, name))
 
 
 async def configure_consumer(js: JetStreamContext, stream: str, name: str, **settings: Any) -> dict[str, Any]:
@@ -323,21 +324,21 @@ async def configure_consumer(js: JetStreamContext, stream: str, name: str, **set
         TypeError: A value cannot be written as JSON.
     """
     check_jetstream(js)
+    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
     api = StreamApi.of(js)
-    config = dict((await api.position(stream, name)).config)
+    config = dict((await api.progress(stream, name)).config)
     target = f"consumer {name} of stream {stream}"
-    return await _configure(js, target, config, settings, partial(api.update_consumer, stream, name))
+    return await _configure(js, target, config, wanted, partial(api.update_consumer, stream, name))
 
 
 async def _configure(
     js: JetStreamContext,
     target: str,
     config: dict[str, Any],
-    settings: dict[str, Any],
+    wanted: dict[str, Any],
     update: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
 ) -> dict[str, Any]:
     """Write a configuration if a setting differs, and return it as stored by the server."""
-    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
     if not _ignored(wanted, config):
         return config
     config = await update({**config, **wanted})

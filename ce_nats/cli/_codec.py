@@ -124,5 +124,5 @@ def decode(
                 schemas.check(event)
             write(event_line(event))
         except CeNatsError as error:
-            status = print_error(error, where)
+            status = print_error(error, where())
     raise typer.Exit(status)

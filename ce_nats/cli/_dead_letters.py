@@ -365,9 +365,8 @@ def _cells(stored: StoredMessage, *, is_wide: bool) -> list[str]:
         origin = dead_letter.subject, f"{dead_letter.stream}:{dead_letter.sequence}", str(dead_letter.deliveries)
     except DecodeError as error:
         headers, why, origin = [], ("", str(error.code)), (stored.subject, "", "")
-    event = identity_of(headers, stored.data)
-    attributes = [getattr(event, name) or "" for name in _ATTRIBUTES] if is_wide else []
-    return [str(stored.sequence), *why, *attributes, *origin]
+    event = identity_of(headers, stored.data).fields() if is_wide else {}
+    return [str(stored.sequence), *why, *(event[name] or "" for name in _ATTRIBUTES if is_wide), *origin]
 
 
 def _print(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:

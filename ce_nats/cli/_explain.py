@@ -85,7 +85,7 @@ def explain(
         try:
             found = explanation(given(), dialect)
         except CeNatsError as error:
-            status = print_error(error, where)
+            status = print_error(error, where())
             continue
         status = max(status, _print(found, as_json=as_json))
     raise typer.Exit(status)

@@ -1,4 +1,4 @@
-"""The command ``find``: where events are, and what became of them."""
+"""The command ``find``: where events are, and how far each consumer is with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from nats.js import JetStreamContext
 
-from ..aio._jetstream_api import ConsumerPosition, StreamApi
+from ..aio._jetstream_api import Progress, StreamApi
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_line
 from ..codec.timestamp import Timestamp
@@ -66,7 +66,7 @@ def find(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Show where events are, and what became of them.
+    Show where events are, and how far each consumer is with them.
 
     Prints for each message with such an event its sequence, and for each consumer of the stream whether it has settled
     the message (acknowledged, or dead-lettered), has received it, or has not received it yet. Dead letters and captures
@@ -152,7 +152,7 @@ class _Search:
         return (self.since is None or self.since <= at) and (self.until is None or at <= self.until)
 
 
-def standing(consumer: ConsumerPosition, message: StoredMessage) -> str | None:
+def standing(consumer: Progress, message: StoredMessage) -> str | None:
     """
     Return what a consumer knows of a message; None if it does not read its subject.
 
@@ -168,7 +168,7 @@ def standing(consumer: ConsumerPosition, message: StoredMessage) -> str | None:
     return "in flight or settled" if message.sequence <= consumer.delivered else "not delivered yet"
 
 
-def _is_before_start(consumer: ConsumerPosition, message: StoredMessage) -> bool:
+def _is_before_start(consumer: Progress, message: StoredMessage) -> bool:
     config = consumer.config
     policy = config.get("deliver_policy")
     if policy == "by_start_sequence":
@@ -180,15 +180,16 @@ def _is_before_start(consumer: ConsumerPosition, message: StoredMessage) -> bool
 async def _in_stream(js: JetStreamContext, search: _Search) -> AsyncGenerator[dict[str, Any], None]:
     api = StreamApi.of(js)
     names = await api.consumer_names(search.stream)
-    consumers = [await api.position(search.stream, name) for name in names]
+    consumers = {name: await api.progress(search.stream, name) for name in names}
     batches = read_stream(js, search.stream, subject=search.subject, start_time=search.since, end_time=search.until)
     async with aclosing(batches):
         async for batch in batches:
             for message in batch:
                 event = identity_of(message.headers, message.data)
                 if search.matches(event, message.subject, None):
-                    known = {one.name: place for one in consumers if (place := standing(one, message)) is not None}
-                    yield {**_fields("stream", message, event), "consumers": known}
+                    known = {name: standing(one, message) for name, one in consumers.items()}
+                    readers = {name: place for name, place in known.items() if place is not None}
+                    yield {**_fields("stream", message, event), "consumers": readers}
 
 
 async def _in_dead_letters(

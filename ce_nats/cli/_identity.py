@@ -22,7 +22,7 @@ class Identity(NamedTuple):
     The attributes by which an event is found.
 
     Attributes:
-        id: Its id, or None if it cannot be read; likewise ``source``, ``type`` and ``time``.
+        id: Its id, or None if it cannot be read. The same applies to ``source``, ``type`` and ``time``.
         error: Why the message is not an event, or None.
     """
 

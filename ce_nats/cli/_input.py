@@ -26,9 +26,11 @@ _END_OF_BLOCK: Final = b"\r\n\r\n"
 _WITH_EVENT: Final = "this looks like output of sub --json, whose member event is the event (jq -c .event)"
 
 
-def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[str, Callable[[], NatsMessage]]]:
+def messages(
+    argument: str | None, header: list[str] | None
+) -> Iterator[tuple[Callable[[], str], Callable[[], NatsMessage]]]:
     """
-    Yield for each message its position in the input, and a function that returns it or raises DecodeError.
+    Yield for each message a function that returns its place, and one that returns it or raises DecodeError.
 
     Raises:
         CeNatsError, ImportError: The input is a capture that cannot be read.
@@ -37,14 +39,15 @@ def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[s
     if header:
         headers = Headers(read_headers(header))
         payload = read_all(argument)
-        yield "", lambda: NatsMessage("", payload, headers)
+        yield str, lambda: NatsMessage("", payload, headers)
         return
     if argument is not None and is_capture(argument):
         for number, stored in enumerate(read_messages(argument), 1):
-            yield _place(stored.stream, stored.sequence, f"message {number}"), partial(_as_message, stored)
+            where = partial(_place, stored.stream, stored.sequence, f"message {number}")
+            yield where, partial(_as_message, stored)
         return
-    for where, text in documents(argument, whole=_VERSION_LINE):
-        yield _place_of_line(where, text), partial(_read_message, text)
+    for line, text in documents(argument, whole=_VERSION_LINE):
+        yield partial(_place_of_line, line, text), partial(_read_message, text)
 
 
 class _Line(msgspec.Struct):

@@ -56,7 +56,10 @@ MessageArgument = Annotated[
     ),
 ]
 PatternArgument = Annotated[
-    str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.", callback=arguments.pattern)
+    str | None,
+    typer.Argument(
+        metavar="[SUBJECT]", help="Subject, wildcards allowed.", callback=arguments.pattern, show_default=False
+    ),
 ]
 
 

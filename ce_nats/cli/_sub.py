@@ -30,7 +30,7 @@ from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields
 from ._files import write
 from ._input import event_line
-from ._options import DialectOption, JsonOption, SinceOption
+from ._options import DialectOption, JsonOption, PatternArgument, SinceOption
 from ._program import run_until_stopped, with_exit_status
 from ._schemas import SchemaOption, read_schemas
 from ._subscription import open_subscription
@@ -46,10 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def sub(
     settings: Settings,
-    subject: Annotated[
-        str | None,
-        typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.", callback=arguments.pattern),
-    ] = None,
+    subject: PatternArgument = None,
     queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
     stream: Annotated[
         str | None, typer.Option("--stream", help="Print the events of this stream.", callback=arguments.name)

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from rich.live import Live
 
 from ..aio import Events
-from ..aio._jetstream_api import StreamApi, is_final
+from ..aio._jetstream_api import Progress, StreamApi, is_final
 from ..aio.consumer._outage import Pause
 from ..aio.link._client import client_of
 from ..aio.reading._stored_messages import as_message
@@ -28,7 +28,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_connection, with_connection
 from ._files import write
 from ._identity import identity_of
-from ._options import DialectOption, JsonOption
+from ._options import DialectOption, JsonOption, PatternArgument
 from ._program import run_until_stopped, with_exit_status
 from ._subscription import open_subscription
 from ._terminal import console
@@ -50,12 +50,7 @@ def register(app: typer.Typer) -> None:
 
 def top(
     settings: Settings,
-    subject: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SUBJECT]", help="Subject, wildcards allowed.", callback=arguments.pattern, show_default=False
-        ),
-    ] = None,
+    subject: PatternArgument = None,
     stream: Annotated[
         str | None, typer.Option("--stream", help="Stream of --consumer.", callback=arguments.name)
     ] = None,
@@ -170,7 +165,7 @@ async def _with_lag(api: StreamApi, consumer: Consumer, *, shows_unsettled: bool
     """
     try:
         state = await api.consumer_state(consumer.stream, consumer.name)
-        unsettled = await _unsettled(api, consumer) if shows_unsettled else None
+        unsettled = await _unsettled(api, consumer, state.progress) if shows_unsettled else None
     except DeliveryError as error:
         if is_final(error) or error.code is ErrorCode.CONNECTION_CLOSED:
             raise
@@ -179,23 +174,23 @@ async def _with_lag(api: StreamApi, consumer: Consumer, *, shows_unsettled: bool
     return replace(consumer, lag=state.lag, pause=pause, unsettled=unsettled)
 
 
-async def _unsettled(api: StreamApi, consumer: Consumer) -> list[Unsettled]:
+async def _unsettled(api: StreamApi, consumer: Consumer, progress: Progress) -> list[Unsettled]:
     """
     Return the oldest messages that are delivered and not settled.
 
     The server reports the number of messages that are not settled, and the position before the first of them. Any later
     message is known not to be settled only if all of them are.
     """
-    position = await api.position(consumer.stream, consumer.name)
     found: list[StoredMessage] = []
-    sequence: int | None = position.ack_floor
-    while position.ack_pending and len(found) < _MAX_UNSETTLED:
-        sequence = await api.next_sequence(consumer.stream, (sequence or 0) + 1, position.filters)
-        if sequence is None or sequence > position.delivered:
+    following = progress.ack_floor + 1
+    while progress.ack_pending and len(found) < _MAX_UNSETTLED:
+        sequence = await api.next_sequence(consumer.stream, following, progress.filters)
+        if sequence is None or sequence > progress.delivered:
             break
+        following = sequence + 1
         if (stored := await api.stored(consumer.stream, {"seq": sequence})) is not None:
             found.append(as_message(stored, consumer.stream))
-    are_all = len(found) == position.ack_pending and len(found) < _MAX_UNSETTLED
+    are_all = len(found) == progress.ack_pending and len(found) < _MAX_UNSETTLED
     return [
         Unsettled(message, identity_of(message.headers, message.data), number == 0 or are_all)
         for number, message in enumerate(found)

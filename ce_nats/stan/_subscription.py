@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from ..aio._errors import delivery_errors
-from ..aio._log_fields import DELIVERIES, DESTINATION, SEQUENCE, event_fields, event_text
+from ..aio._log_fields import DELIVERIES, DESTINATION, SEQUENCE, event_fields, with_event
 from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
@@ -205,8 +205,8 @@ class Delivery:
             event = None if self.error else self.event
             place = f"channel {self.subject}, sequence {self.sequence}, delivery {self.deliveries}"
             fields = {DESTINATION: self.subject, SEQUENCE: self.sequence, DELIVERIES: self.deliveries}
-            text = ", ".join(filter(None, (place, event_text(event))))
-            _log.warning("%s: rejected: %s", text, reason, extra={**fields, **event_fields(event)})
+            extra = {**fields, **event_fields(event)}
+            _log.warning("%s: rejected: %s", with_event(place, event), reason, extra=extra)
             await self.ack()
 
     async def __aenter__(self) -> DecodedEvent:

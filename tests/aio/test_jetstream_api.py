@@ -95,9 +95,9 @@ async def test_consumers_and_their_positions(api, js, stream, subject):
     [message] = await (await js.pull_subscribe_bind("b", stream)).fetch(1)
     await message.ack_sync()
     assert await api.consumer_names(stream) == ["a", "b"]
-    one, other = [await api.position(stream, name) for name in ("a", "b")]
-    assert (one.name, one.delivered, one.ack_floor, one.config["filter_subject"]) == ("a", 0, 0, f"{subject}.a")
-    assert (other.name, other.delivered, other.ack_floor) == ("b", 1, 1)
+    one, other = [await api.progress(stream, name) for name in ("a", "b")]
+    assert (one.config["name"], one.delivered, one.ack_floor, one.filters) == ("a", 0, 0, [f"{subject}.a"])
+    assert (other.config["name"], other.delivered, other.ack_floor) == ("b", 1, 1)
     assert other.created.endswith("Z")
 
 
@@ -135,7 +135,7 @@ async def test_search_by_time_equals_a_scan(api, js, subject, stream, seed):
     state = await api.state(stream)
     times = {}
     for number in range(1, 41):
-        found = await api._next(stream, number, ">")
+        found = await api.stored(stream, {"seq": number, "next_by_subj": ">"})
         if found is not None:
             times[found.seq] = nanoseconds(Timestamp.parse(found.time))
     for instant in {0, 2**62, *times.values(), *(at + 1 for at in times.values()), *(at - 1 for at in times.values())}:

@@ -2,7 +2,7 @@
 
 from cloudevents.core.v1.event import CloudEvent
 
-from ce_nats.aio._log_fields import error_fields, event_fields, event_text
+from ce_nats.aio._log_fields import error_fields, event_fields, event_text, with_event
 from ce_nats.errors import DeliveryError, ErrorCode, Reject
 from tests.support.tables import each
 
@@ -29,7 +29,8 @@ def test_text_is_one_line_and_not_long():
 
 def test_nothing_without_an_event():
     assert event_fields(None) == {}
-    assert event_text(None) == ""
+    assert with_event("sequence 1", None) == "sequence 1"
+    assert with_event("sequence 1", EVENT) == "sequence 1, id '1', source '/shop', type 'order.paid'"
 
 
 @each(

@@ -1,4 +1,4 @@
-"""Where events are, and what became of them."""
+"""Where events are, and how far each consumer is with them."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer, Reject
-from ce_nats.aio._jetstream_api import ConsumerPosition
+from ce_nats.aio._jetstream_api import Progress
 from ce_nats.cli._find import standing
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
@@ -153,7 +153,7 @@ def test_missing_streams_and_captures(at_server, stream, tmp_path):
 
 
 def position(delivered, ack_floor, **config):
-    return ConsumerPosition("c", config, "2026-01-31T13:00:00Z", delivered, ack_floor, 0)
+    return Progress(delivered, delivered, ack_floor, 0, 0, config, "2026-01-31T13:00:00Z")
 
 
 @each(

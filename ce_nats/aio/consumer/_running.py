@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import CeNatsError, DeliveryError, Reject, preview
-from .._log_fields import DELIVERIES, DESTINATION, GROUP, SEQUENCE, STREAM, error_fields, event_fields, event_text
+from .._log_fields import DELIVERIES, DESTINATION, GROUP, SEQUENCE, STREAM, error_fields, event_fields, with_event
 from .._observer import guarded
 from ._attempt import Attempt
 
@@ -201,7 +201,7 @@ class Reporter:
 def place_of(attempt: Attempt) -> str:
     """Return how a line of the log names a message."""
     place = f"sequence {attempt.sequence}, delivery {attempt.deliveries}, subject {preview(attempt.subject)}"
-    return ", ".join(filter(None, (place, event_text(attempt._event))))
+    return with_event(place, attempt._event)
 
 
 def _place(attempt: Attempt | None) -> str:
@@ -211,7 +211,7 @@ def _place(attempt: Attempt | None) -> str:
 def _fields(attempt: Attempt | None, error: Exception | None = None) -> dict[str, object]:
     """Return the fields of a line about a message."""
     if attempt is None:
-        return {**error_fields(error)}
+        return dict(error_fields(error))
     origin = attempt._origin
     return {
         STREAM: origin.stream,

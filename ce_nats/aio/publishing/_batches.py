@@ -312,7 +312,7 @@ _decode: Final = msgspec.json.Decoder(_Answer).decode
 @dataclass(slots=True)
 class Batch:
     """
-    A batch. One without an id stands for the time between two batches.
+    A batch. One without an id is the time between two batches.
 
     Attributes:
         id: Its id, which is unique in the stream.

@@ -225,7 +225,7 @@ def test_message_put_back_is_taken_first():
 
 
 def test_messages_that_wait_for_other_threads_are_put_back_during_an_outage():
-    """In order, behind the one that has failed."""
+    """In order, after the one that has failed."""
     ledger = ledger_of(1, 2, 3, 4)
     failed, *others = (ledger.take(0.0) for _ in range(3))
     for entry in others:
