@@ -25,6 +25,7 @@ from .publishing._atomic import AtomicBatch
 from .publishing._atomic_commit import BatchAck
 from .publishing._publisher import Publisher
 from .publishing._replay import replay
+from .publishing._schedule import Schedule
 from .publishing._tally import PublishResult
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Received",
     "Reject",
     "RequeueResult",
+    "Schedule",
     "connect",
     "events",
     "flush",

@@ -39,6 +39,7 @@ from .link._client import api_prefix, api_timeout, client_of, server_info
 from .link._frame_splitter import RawMessage
 from .publishing._pending_acks import publish_one
 from .publishing._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, event_id, prepare_for_stream
+from .publishing._schedule import Schedule
 from .reading._range_reader import OnLoss, OpenConsumer, after, read_range_on, refuse_loss
 from .reading._stored_messages import as_messages
 
@@ -70,6 +71,7 @@ async def publish(
     headerless: bool = False,
     trace: TraceContext | None = None,
     claim_check: ClaimCheck | None = None,
+    schedule: Schedule | None = None,
 ) -> PubAck:
     """
     Publish an event to the stream that listens on a subject, and wait until it is stored.
@@ -95,6 +97,9 @@ async def publish(
         trace: As for :func:`ce_nats.aio.publish`.
         claim_check: Store for large data, which is not sent in the message; None sends all data in messages. ``dedup``,
             ``ttl`` and a subject template get the event without its data.
+        schedule: When the stream publishes the event, and to which subject; ``subject`` is that of the schedule. The
+            ``Nats-Msg-Id`` of the schedule also contains its headers, so that an event can be scheduled again. ``ttl``
+            is when the schedule ends.
 
     Returns:
         The acknowledgement: ``stream``, ``seq``, and ``duplicate``, True if the stream already had the event.
@@ -105,10 +110,11 @@ async def publish(
         DeliveryError: ``no-responders``: no stream listens; ``timeout``: no acknowledgement arrived in time, or before
             the connection was closed, and the event may be stored; ``permission-denied``; ``publish-refused``, an
             :class:`~ce_nats.ApiError` with the server's ``err_code``, 10071 if the last sequence is not the expected
-            one, 10166 if the stream has no ``allow_msg_ttl``; ``temporarily-unavailable``: the stream receives too many
-            messages; ``payload-too-large``: the server's limit was lowered meanwhile; ``connection-closed``: it was not
-            sent; ``unexpected-answer``: another subscriber replied; ``incompatible-config``: the server is too old for
-            ``ttl``; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
+            one, 10166 if the stream has no ``allow_msg_ttl``, 10188 if it has no ``allow_msg_schedules``;
+            ``temporarily-unavailable``: the stream receives too many messages; ``payload-too-large``: the server's
+            limit was lowered meanwhile; ``connection-closed``: it was not sent; ``unexpected-answer``: another
+            subscriber replied; ``incompatible-config``: the server is too old for ``ttl`` or ``schedule``; as
+            :meth:`ce_nats.aio.ClaimCheck.check_in` does.
         ValueError: ``timeout`` is not a number of seconds, 0 or more.
     """
     check_jetstream(js)
@@ -127,6 +133,7 @@ async def publish(
         ttl=ttl,
         headerless=headerless,
         trace=trace,
+        schedule=schedule,
     )
     block = write_header_block(message.headers.items()) if message.headers else b""
     check_size(message, nc.max_payload, MAX_HEADER_BYTES, len(block))

@@ -84,17 +84,35 @@ def instant(option: str, text: str | None, now: datetime) -> datetime | None:
     """
     if text is None:
         return None
-    if _DURATION.fullmatch(text):
-        parts = {_UNITS[unit]: 0.0 for unit in _UNITS}
-        for number, unit in _PART.findall(text):
-            parts[_UNITS[unit]] += float(number)
-        with suppress(OverflowError):
-            return now - timedelta(**parts)
-    else:
+    with suppress(OverflowError):
+        if (before := _duration(text)) is not None:
+            return now - before
         with suppress(DecodeError):
             return Timestamp.parse(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     wanted = "a time such as 2026-01-31T12:00:00Z, a date, or a duration such as 1h30m"
     raise InputError(f"--{option} must be {wanted}, got {preview(text)}")
+
+
+def duration(option: str, text: str) -> timedelta:
+    """
+    Return the duration that an option names, as ``1h30m``.
+
+    Raises:
+        InputError: It is none.
+    """
+    with suppress(OverflowError):
+        if (value := _duration(text)) is not None:
+            return value
+    raise InputError(f"--{option} must be a duration such as 1h30m, got {preview(text)}")
+
+
+def _duration(text: str) -> timedelta | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    parts = dict.fromkeys(_UNITS.values(), 0.0)
+    for number, unit in _PART.findall(text):
+        parts[_UNITS[unit]] += float(number)
+    return timedelta(**parts)
 
 
 def _check_name(name: str) -> None:

@@ -41,6 +41,16 @@ from ._options import (
 )
 from ._program import StoppedError, print_error, run, with_exit_status
 from ._progress import print_summary, progress, stored_before, with_progress
+from ._schedule import (
+    AfterOption,
+    AtOption,
+    CronOption,
+    EveryOption,
+    Schedules,
+    TargetOption,
+    TimeZoneOption,
+    read_schedule,
+)
 from ._schemas import SchemaOption, read_schemas
 from ._terminal import print_to_stderr
 
@@ -147,6 +157,12 @@ def pub(
             "--claim-check", metavar="BUCKET", help="With --jetstream, object store for data of more than 256 KiB."
         ),
     ] = "",
+    at: AtOption = None,
+    after: AfterOption = None,
+    every: EveryOption = None,
+    cron: CronOption = None,
+    time_zone: TimeZoneOption = "",
+    target: TargetOption = "",
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -158,13 +174,18 @@ def pub(
     were invalid. The number of published events is also printed if the command is interrupted or fails.
 
     With --atomic, a stream stores all events together, at most 1,000, or none: nothing is sent if one is invalid.
+
+    With --at, --after, --every or --cron, the stream keeps each event on SUBJECT, and publishes it to --target then
+    (needs allow_msg_schedules). A subject keeps one event, so SUBJECT must be a template for several: timers.{id}.
     """
     jetstream = jetstream or atomic
-    _check_options(reply, expiry, claim_check, jetstream)
+    schedules = read_schedule(at, after, every, cron, time_zone, target)
+    _check_options(reply, expiry, claim_check, schedules, jetstream)
     check_documents(event)
-    target = subject_of_text(subject)
+    to = subject_of_text(subject)
     event_format = check_format(format, mode)
     headers = check_headers(read_headers(header), mode, event_format)
+    destination = _Destination(to, headers, schedules)
     schemas = read_schemas(schema)
     counts = _Counts()
     options: dict[str, Any] = {
@@ -183,7 +204,7 @@ def pub(
 
             async def send(given: DecodedEvent) -> None:
                 checked = given if schemas is None else schemas.checked(given)
-                subject = subject_of(target, checked)
+                subject = subject_of(to, checked)
                 back = listeners.reply_subject(subject)
                 await publish(nc, checked, subject, mode=mode, format=event_format, reply=back, headers=headers)
 
@@ -209,9 +230,7 @@ def pub(
             failures: Sequence[Failure] = ()
             try:
                 async with publisher:
-                    async for _ in counts.send_each(
-                        documents, lambda given: publisher.publish(given, target, headers=headers)
-                    ):
+                    async for _ in counts.send_each(documents, lambda given: destination.publish(publisher, given)):
                         sent += 1
             except PublishError as error:
                 failures = error.failures
@@ -224,7 +243,7 @@ def pub(
         with progress("pub", None, wanted=is_long) as advance:
             documents = with_progress(async_documents(event), advance)
             if atomic:
-                run(_publish_batch(settings, documents, counts, target, headers, claim_check, options))
+                run(_publish_batch(settings, documents, counts, destination, claim_check, options))
             else:
                 run(to_streams() if jetstream else to_core())
     except (StoppedError, CeNatsError) as error:
@@ -233,6 +252,33 @@ def pub(
         raise
     print_summary(asdict(counts), str(counts), as_json=as_json)
     raise typer.Exit(1 if counts.refused else 0)
+
+
+class _Destination:
+    """Where events are published in streams, and when."""
+
+    def __init__(self, subject: str | SubjectTemplate, headers: HeadersLike, schedules: Schedules | None) -> None:
+        self._subject = subject
+        self._headers = headers
+        self._schedules = schedules
+        self._scheduled: set[str] = set()
+
+    async def publish(self, publisher: Publisher | AtomicBatch, event: DecodedEvent) -> None:
+        """
+        Publish an event.
+
+        Raises:
+            EncodeError: ``invalid-subject``: an earlier event is scheduled on its subject, and would be replaced.
+        """
+        if self._schedules is None:
+            await publisher.publish(event, self._subject, headers=self._headers)
+            return
+        subject = subject_of(self._subject, event)
+        if subject in self._scheduled:
+            text = f"{subject}: it would replace an earlier event; a template such as timers.{{id}} has one for each"
+            raise EncodeError(ErrorCode.INVALID_SUBJECT, text)
+        await publisher.publish(event, subject, headers=self._headers, schedule=self._schedules())
+        self._scheduled.add(subject)
 
 
 class _Listeners:
@@ -288,8 +334,7 @@ async def _publish_batch(
     settings: Settings,
     documents: AsyncGenerator[tuple[str, bytes], None],
     counts: _Counts,
-    target: str | SubjectTemplate,
-    headers: HeadersLike,
+    destination: _Destination,
     bucket: str,
     options: dict[str, Any],
 ) -> None:
@@ -305,7 +350,7 @@ async def _publish_batch(
             async with batch:
                 async for where, text in documents:
                     try:
-                        await batch.publish(read_event(text), target, headers=headers)
+                        await destination.publish(batch, read_event(text))
                     except (EncodeError, DecodeError) as error:
                         if len(batch) >= MAX_EVENTS:
                             raise
@@ -323,10 +368,12 @@ async def _publish_batch(
             pass
 
 
-def _check_options(reply: str, expiry: bool, claim_check: str, jetstream: bool) -> None:
+def _check_options(reply: str, expiry: bool, claim_check: str, schedules: Schedules | None, jetstream: bool) -> None:
     if reply and jetstream:
         raise InputError("--reply must be used without --jetstream and --atomic")
     if expiry and not jetstream:
         raise InputError("--expiry must be used with --jetstream or --atomic")
     if claim_check and not jetstream:
         raise InputError("--claim-check must be used with --jetstream or --atomic")
+    if schedules is not None and not jetstream:
+        raise InputError("--target must be used with --jetstream or --atomic")

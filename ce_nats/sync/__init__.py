@@ -16,7 +16,7 @@ and an error is logged for those that could not be sent.
 Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
-from ..aio import Batch, BatchError
+from ..aio import Batch, BatchError, Schedule
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from ._atomic import AtomicBatch
 from ._claim_check import ClaimCheck
@@ -39,6 +39,7 @@ __all__ = [
     "Publisher",
     "PullConsumer",
     "Reject",
+    "Schedule",
     "Subscription",
     "configure_consumer",
     "configure_stream",

@@ -105,6 +105,7 @@ class AtomicBatch:
         expected_last_subject_sequence: int | None = None,
         headers: HeadersLike = None,
         trace: TraceContext | None = None,
+        schedule: aio.Schedule | None = None,
     ) -> None:
         """
         Add an event, which is sent at the end of the block.
@@ -116,6 +117,7 @@ class AtomicBatch:
                 arguments.
             headers: Additional headers.
             trace: Trace context.
+            schedule: When the stream publishes the event.
 
         Raises:
             EncodeError: As :meth:`ce_nats.aio.AtomicBatch.publish` does.
@@ -127,4 +129,6 @@ class AtomicBatch:
         if self._claim_check is not None:
             outgoing = outgoing.with_reference(self._claim_check.check_in(outgoing.event))
         with self._lock:
-            self._batch._add(outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace)
+            self._batch._add(
+                outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace, schedule=schedule
+            )

@@ -386,6 +386,7 @@ class Connection:
         headerless: bool = False,
         trace: TraceContext | None = None,
         claim_check: ClaimCheck | None = None,
+        schedule: aio.Schedule | None = None,
     ) -> PubAck:
         """
         Publish an event to the stream that listens on a subject, and wait until it is stored.
@@ -418,6 +419,7 @@ class Connection:
             headerless=headerless,
             trace=trace,
             claim_check=None if claim_check is None else claim_check._of_this_process(),
+            schedule=schedule,
         )
 
     def claim_check(

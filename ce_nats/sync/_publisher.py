@@ -134,6 +134,7 @@ class Publisher:
         *,
         headers: HeadersLike = None,
         trace: TraceContext | None = None,
+        schedule: aio.Schedule | None = None,
     ) -> None:
         """
         Publish an event; returns as soon as there is room for it in the window.
@@ -143,6 +144,7 @@ class Publisher:
             subject: NATS subject to publish to, or a template of it.
             headers: As for :func:`ce_nats.aio.jetstream.publish`.
             trace: As for :func:`ce_nats.aio.publish`.
+            schedule: As for :func:`ce_nats.aio.jetstream.publish`.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
@@ -159,7 +161,7 @@ class Publisher:
         outgoing = preparation.validated(event)
         if self._claim_check is not None:
             outgoing = outgoing.with_reference(self._claim_check.check_in(outgoing.event))
-        sender.queue.put(preparation.encode(outgoing, subject, headers=headers, trace=trace))
+        sender.queue.put(preparation.encode(outgoing, subject, headers=headers, trace=trace, schedule=schedule))
 
     def flush(self) -> None:
         """

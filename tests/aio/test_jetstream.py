@@ -157,26 +157,6 @@ async def test_one_of_several_concurrent_writers_succeeds(js, subject, stream, m
     assert len(await read(js, stream)) == 1
 
 
-async def test_scheduled_event_is_published_at_its_time(nc, js, subject, make_event):
-    version = nc.connected_server_version
-    if (version.major, version.minor) < (2, 12):
-        pytest.skip("nats-server has had schedules since 2.12")
-    name = subject.replace(".", "_")
-    await js.add_stream(name=name, subjects=[f"{subject}.>"], storage="memory", allow_msg_schedules=True)
-    headers = {"Nats-Schedule": "@at 2026-01-01T00:00:00Z", "Nats-Schedule-Target": f"{subject}.due"}
-    await ce_js.publish(js, make_event(1, {"a": 1}), f"{subject}.timer", headers=headers)
-    for _ in range(3_000):
-        if due := await read(js, name, subject=f"{subject}.due"):
-            break
-        await asyncio.sleep(0.02)
-    (message,) = due
-    assert dedup_id(from_nats_message(message)) == dedup_id(make_event(1))
-    assert from_nats_message(message).get_data() == {"a": 1}
-    with pytest.raises(ApiError, match=r"message schedules pattern is invalid \(10189\)"):
-        await ce_js.publish(js, make_event(2), f"{subject}.timer", headers={**headers, "Nats-Schedule": "soon"})
-    await js.delete_stream(name)
-
-
 async def test_subject_without_a_stream_has_no_responders(js, subject, make_event):
     with pytest.raises(DeliveryError) as info:
         await ce_js.publish(js, make_event(), f"unbound.{subject}")

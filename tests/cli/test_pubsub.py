@@ -270,6 +270,35 @@ def test_pub_sends_the_time_until_expiry(at_server, event, stream, stored, subje
     assert at_server("pub", "--expiry", subject, lasting).exit_code == 2
 
 
+def test_pub_schedules_events(at_server, event, stream, stored, subject, with_js):
+    with_js(lambda js: configure_stream(js, stream, allow_msg_schedules=True))
+    ways = {
+        "@at 2099-01-01T00:00:00Z": ["--at", "2099-01-01T00:00:00Z"],
+        "@every 90.000000s": ["--every", "1m30s"],
+        "0 0 5 * * mon-fri": ["--cron", "0 0 5 * * mon-fri", "--time-zone", "UTC"],
+    }
+    for number, schedule in enumerate([*ways.values(), ["--after", "1h30m"]]):
+        given = event(f"{number}-a") + event(f"{number}-b")
+        result = at_server("pub", "-J", f"{subject}.{{id}}", *schedule, "--target", f"{subject}.to.{{id}}", stdin=given)
+        assert (result.exit_code, result.stderr) == (0, "2 published\n")
+    found = [dict(message.headers) for message in stored(stream)]
+    assert [headers["Nats-Schedule"] for headers in found[:6]] == [way for way in ways for _ in range(2)]
+    assert found[6]["Nats-Schedule"] < found[7]["Nats-Schedule"]
+    assert found[5]["Nats-Schedule-Time-Zone"] == "UTC"
+    assert found[1]["Nats-Schedule-Target"] == f"{subject}.to.0-b"
+
+
+@pytest.mark.parametrize("way", ["--jetstream", "--atomic"])
+def test_pub_refuses_an_event_that_would_replace_a_schedule(at_server, event, stream, stored, subject, with_js, way):
+    with_js(lambda js: configure_stream(js, stream, allow_msg_schedules=True, allow_atomic=True))
+    later = ["--at", "2099-01-01T00:00:00Z", "--target", f"{subject}.to"]
+    result = at_server("pub", way, subject, *later, stdin=event(1) + event(2) + event(3))
+    text = f"{subject}: it would replace an earlier event; a template such as timers.{{id}} has one for each"
+    assert result.exit_code == 1
+    assert result.stderr.count(f": {text}\n") == 2
+    assert [dict(message.headers)["ce-id"] for message in stored(stream)] == ([] if way == "--atomic" else ["1"])
+
+
 def test_pub_stores_large_data_in_a_bucket(at_server, event, stream, stored, subject, with_js):
     async def create(js):
         await js.create_object_store(stream, storage="memory")

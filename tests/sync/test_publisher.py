@@ -1,6 +1,7 @@
 """The publisher of ``ce_nats.sync``."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 
 import pytest
 
@@ -25,6 +26,19 @@ def test_event_is_sent_without_flush(nc, js, stream, subject, make_event):
         publisher.flush()
         assert (publisher.acknowledged, publisher.duplicates) == (2, 1)
     assert stored_ids(js, stream) == event_ids(1)
+
+
+@pytest.mark.parametrize("way", ["publish_to_stream", "publisher", "atomic_batch"])
+def test_schedule_is_sent(nc, js, stream, subject, make_event, way):
+    nc.configure_stream(stream, allow_msg_schedules=True, allow_atomic=True)
+    schedule = sync.Schedule.at(datetime(2099, 1, 1, tzinfo=timezone.utc), f"dead.{subject}")
+    if way == "publish_to_stream":
+        nc.publish_to_stream(make_event(1), subject, schedule=schedule)
+    else:
+        with getattr(nc, way)() as publisher:
+            publisher.publish(make_event(1), subject, schedule=schedule)
+    ((message),) = js.read(stream)
+    assert ("Nats-Schedule", "@at 2099-01-01T00:00:00Z") in message.headers
 
 
 def test_failures_are_raised_once(nc, js, stream, subject, make_event):

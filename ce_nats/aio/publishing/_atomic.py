@@ -24,6 +24,7 @@ from ..link._client import client_of
 from ._atomic_commit import AtomicCommit, BatchAck, batch_lines
 from ._atomic_lookup import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, EXPECTED_SUBJECT_SEQUENCE
 from ._prepare import DedupId, Outgoing, Preparation, Prepared, TimeToLive
+from ._schedule import Schedule
 
 # The server's default.
 MAX_EVENTS: Final = 1000
@@ -162,6 +163,7 @@ class AtomicBatch:
         expected_last_subject_sequence: int | None = None,
         headers: HeadersLike = None,
         trace: TraceContext | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """
         Add an event, which is sent at the end of the block.
@@ -175,6 +177,7 @@ class AtomicBatch:
             headers: As for :func:`ce_nats.aio.jetstream.publish`. ``Nats-Expected-Last-Sequence`` only for the first
                 event; ``Nats-Expected-Last-Msg-Id`` is not allowed in a batch.
             trace: As for :func:`ce_nats.aio.publish`; by default that of the instrumentation.
+            schedule: As for :func:`ce_nats.aio.jetstream.publish`.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does; ``invalid-batch``: the batch has 1,000 events,
@@ -188,7 +191,7 @@ class AtomicBatch:
         outgoing = self._preparation.validated(event)
         if self._claim_check is not None:
             outgoing = outgoing.with_reference(await self._claim_check.check_in(outgoing.event))
-        self._add(outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace)
+        self._add(outgoing, subject, expected_last_subject_sequence, headers=headers, trace=trace, schedule=schedule)
 
     def _check_open(self, subject: str | SubjectTemplate) -> None:
         if not self._is_open:
@@ -202,6 +205,7 @@ class AtomicBatch:
         *,
         headers: HeadersLike,
         trace: TraceContext | None,
+        schedule: Schedule | None,
     ) -> None:
         """Add an event, in any thread, but in one at once."""
         self._check_open(subject)
@@ -216,7 +220,9 @@ class AtomicBatch:
                 _expect(message, expected)
             self._check(message)
 
-        entry = self._preparation.encode(outgoing, subject, headers=headers, trace=trace, check=check)
+        entry = self._preparation.encode(
+            outgoing, subject, headers=headers, trace=trace, schedule=schedule, check=check
+        )
         message = entry.message
         if identifier := message.headers.get(MSG_ID):
             self._positions[identifier] = len(self._entries)

@@ -18,13 +18,14 @@ from ...codec.mode import ContentMode
 from ...codec.subject_template import SubjectTemplate
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
-from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
+from ...message import MSG_ID, HeadersLike, NatsMessage, check_header, header_pairs
 from ...schemas import Validate, validator_of
 from ...subjects import check_subject
 from ...wire.nats import decode_header_block, write_header_block
 from .._observer import Observer, Sending
 from ..core._publish import bytes_of, check_extra_headers, check_sizes, prepare, supports_headers
 from ..link._client import server_info
+from ._schedule import SCHEDULE, Schedule
 
 DedupId: TypeAlias = Callable[[Any], str]
 TimeToLive: TypeAlias = Callable[[Any], str | None]
@@ -135,6 +136,7 @@ class Preparation:
         *,
         headers: HeadersLike,
         trace: TraceContext | None,
+        schedule: Schedule | None = None,
         check: Callable[[NatsMessage], None] | None = None,
     ) -> Prepared:
         """
@@ -145,7 +147,7 @@ class Preparation:
             DeliveryError: ``incompatible-config``.
         """
         event = outgoing.event
-        if self._is_plain and headers is None and trace is None and check is None:
+        if self._is_plain and headers is None and trace is None and schedule is None and check is None:
             prepared = self._encode_block(outgoing, subject)
             if prepared is not None:
                 return prepared
@@ -162,6 +164,7 @@ class Preparation:
                 ttl=self._ttl,
                 headerless=self._headerless,
                 trace=sending.trace if trace is None and sending is not None else trace,
+                schedule=schedule,
             )
             if check is not None:
                 check(message)
@@ -235,6 +238,7 @@ def prepare_for_stream(
     ttl: TimeToLive | None = None,
     headerless: bool = False,
     trace: TraceContext | None,
+    schedule: Schedule | None = None,
 ) -> NatsMessage:
     """Return the message of an event, checked for nats-py, the server and a stream, except for its size."""
     if headerless and not supports_headers(nc):
@@ -242,6 +246,9 @@ def prepare_for_stream(
             if function is not None:
                 text = f"the server does not support headers, so {name!r} cannot be sent; use {option}=None"
                 raise EncodeError(ErrorCode.HEADERS_NOT_SUPPORTED, text, header=name)
+    times = [] if schedule is None else _schedule_headers(nc, event, schedule, headers)
+    if times:
+        headers = [*header_pairs(headers), *times]
     if headers is None and trace is None and supports_headers(nc):  # the usual case; does what prepare() does
         message = to_nats_message(event, subject, mode=mode, format=format)
         if not message.subject:
@@ -251,7 +258,9 @@ def prepare_for_stream(
             nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace
         )
     if dedup is not None and not (headers and MSG_ID in message.headers):
-        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it again
+        # Another schedule of an event is not a duplicate, and neither is the event itself.
+        text = " ".join((_message_id(event, dedup), *(value for _, value in times)))
+        message.headers._pairs.append((MSG_ID, text))  # append() would check it again
     if ttl is not None:
         _add_ttl(nc, message, event, ttl)
     return message
@@ -270,12 +279,37 @@ def _add_ttl(nc: Client, message: NatsMessage, event: EventLike, ttl: TimeToLive
     value = ttl(event)
     if value is None:
         return
-    version = nc.connected_server_version
-    if (version.major, version.minor) < _TTL_VERSION:  # it would ignore the header, and store the message
-        number = f"{version.major}.{version.minor}.{version.patch}"
-        text = f"{TTL!r} needs nats-server 2.11 or later, got {number}"
-        raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
+    _check_version(nc, repr(TTL), _TTL_VERSION)
     message.headers._pairs.append((TTL, _checked(TTL, value)))
+
+
+def _schedule_headers(nc: Client, event: EventLike, schedule: Schedule, headers: HeadersLike) -> list[tuple[str, str]]:
+    """
+    Return the headers of the schedule of an event.
+
+    Raises:
+        EncodeError: ``reserved-header``: ``headers`` have a schedule; as :meth:`Schedule.headers` does.
+        DeliveryError: ``incompatible-config``.
+    """
+    if any(name == SCHEDULE for name, _ in header_pairs(headers)):
+        text = f"headers must not have {SCHEDULE!r} if there is a schedule"
+        raise EncodeError(ErrorCode.RESERVED_HEADER, text, header=SCHEDULE)
+    _check_version(nc, f"the schedule {schedule.pattern!r}", schedule.least_version)
+    return schedule.headers(event)
+
+
+def _check_version(nc: Client, feature: str, least: tuple[int, int]) -> None:
+    """
+    Check the version of the server, which would ignore a header that it does not have, and store the message.
+
+    Raises:
+        DeliveryError: ``incompatible-config``.
+    """
+    version = nc.connected_server_version
+    if (version.major, version.minor) < least:
+        number = f"{version.major}.{version.minor}.{version.patch}"
+        text = f"{feature} needs nats-server {least[0]}.{least[1]} or later, got {number}"
+        raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text)
 
 
 def _checked(name: str, value: object) -> str:

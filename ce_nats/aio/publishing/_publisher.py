@@ -25,6 +25,7 @@ from ..link._client import api_prefix, client_of
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage
 from ._prepare import DedupId, Preparation, Prepared, TimeToLive
+from ._schedule import Schedule
 
 
 class Publisher:
@@ -183,6 +184,7 @@ class Publisher:
         *,
         headers: HeadersLike = None,
         trace: TraceContext | None = None,
+        schedule: Schedule | None = None,
     ) -> asyncio.Future[PubAck]:
         """
         Publish an event, and return as soon as the window has a free slot for it.
@@ -194,6 +196,7 @@ class Publisher:
             subject: NATS subject to publish to, or a subject template.
             headers: As for :func:`ce_nats.aio.jetstream.publish`.
             trace: As for :func:`ce_nats.aio.publish`; by default that of the instrumentation.
+            schedule: As for :func:`ce_nats.aio.jetstream.publish`.
 
         Returns:
             A future of the acknowledgement. It need not be awaited: later calls and the end of the block also raise
@@ -210,7 +213,7 @@ class Publisher:
         outgoing = self._preparation.validated(event)
         if self._claim_check is not None:
             outgoing = outgoing.with_reference(await self._claim_check.check_in(outgoing.event))
-        prepared = self._preparation.encode(outgoing, subject, headers=headers, trace=trace)
+        prepared = self._preparation.encode(outgoing, subject, headers=headers, trace=trace, schedule=schedule)
         try:
             if self._acks.is_full:
                 await self._acks.wait_for_slot()
