@@ -2,13 +2,13 @@
 A webhook that takes CloudEvents over HTTP, in binary and structured mode, and stores them in a JetStream stream.
 
     pip install ce-nats fastapi uvicorn
-    nats stream add EVENTS --subjects 'events.>' --defaults
     NATS_URL=nats://127.0.0.1:4222 uvicorn --app-dir examples webhook:app
 
     curl -i http://127.0.0.1:8000/events -H 'ce-specversion: 1.0' -H 'ce-id: 1' -H 'ce-source: /shop' \
          -H 'ce-type: com.example.paid' -H 'Content-Type: application/json' -d '{"total": 12.5}'
 
-A stream with the subjects events.> must exist: without it, every request is answered with 503. The status is 202 if the
+A stream with the subjects events.> must exist (`await js.add_stream(name="EVENTS", subjects=["events.>"])`, or
+`nats stream add`): without it, every request is answered with 503. The status is 202 if the
 stream has stored the event, 400 if the request is not a valid event, and 503 if the event could not be stored and the
 sender should retry. A duplicate is not stored again.
 """

@@ -6,7 +6,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -93,12 +93,7 @@ class ParquetParts:
             raise FileExistsError(f"directory {self._path} has {foreign[0]}, which was not written by a capture")
         self._number = int(known[-1].stem.removeprefix("part-")) + 1 if known else 0
         with ExitStack() as stack:
-            if os.name == "posix":  # other systems cannot open a directory
-                descriptor = os.open(self._path, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                if lock(descriptor, self._path):
-                    for partial in self._path.glob(".part-*.partial"):  # of a process that was killed
-                        partial.unlink()
+            stack.enter_context(locked(self._path))
             self.last = last_row(part_files(self._path))
             self._release = stack.pop_all()
         return self
@@ -151,6 +146,24 @@ class ParquetParts:
             self._before = _sum(self._before, part.captured)
             self._number += 1
             self._part_rows = 0
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """
+    Lock a directory of parts against others, and delete what a process that was killed has left.
+
+    Raises:
+        BlockingIOError: Another process has the lock.
+    """
+    with ExitStack() as stack:
+        if os.name == "posix":  # other systems cannot open a directory
+            descriptor = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            if lock(descriptor, path):
+                for partial in path.glob(".part-*.partial"):
+                    partial.unlink()
+        yield
 
 
 class _Part:

@@ -25,10 +25,10 @@ class CaptureResult:
 
 def lock(descriptor: int, path: Path) -> bool:
     """
-    Lock a capture against others until the descriptor is closed; return False if locks are not supported.
+    Lock a file or directory against others until the descriptor is closed; return False if locks are not supported.
 
     Raises:
-        BlockingIOError: Another capture has the lock.
+        BlockingIOError: Another process has the lock.
     """
     try:
         import fcntl
@@ -37,7 +37,7 @@ def lock(descriptor: int, path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise BlockingIOError(f"another capture is writing to {path}") from error
+        raise BlockingIOError(f"another process is writing to {path}") from error
     except OSError:  # a file system without locks
         return False
     return True

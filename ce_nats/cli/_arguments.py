@@ -98,7 +98,7 @@ def duration(option: str, text: str) -> timedelta:
     Return the duration that an option names, as ``1h30m``.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a duration.
     """
     with suppress(OverflowError):
         if (value := _duration(text)) is not None:

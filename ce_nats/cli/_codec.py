@@ -86,7 +86,7 @@ def decode(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE.parquet", help="Write the events of the capture MESSAGE to this file."
+            "--output", "-o", metavar="OUT.parquet", help="Write the events of the capture MESSAGE to Parquet."
         ),
     ] = None,
     extension: Annotated[
@@ -105,7 +105,8 @@ def decode(
 
     With --output, MESSAGE is the path of a Parquet capture. The columns of each event are added to its row: ce_id,
     ce_type and so on. A message that is not an event has an error code in ce_error, and the exit status is 1. The type
-    of an extension is string, int, boolean, binary or timestamp.
+    of an extension is string, int, boolean, binary or timestamp. The output of a directory is a directory, and
+    continues after the last part that was decoded into it.
     """
     if output is not None:
         if message is None or header or schema or dialect is not Dialect.SPEC:

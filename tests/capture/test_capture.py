@@ -378,7 +378,7 @@ def test_concurrent_captures_are_rejected(tmp_path, name):
     """They would write parts with the same name, or interleaved lines."""
     with open_capture(tmp_path / name) as file:
         file.write([stored(1)])
-        with pytest.raises(BlockingIOError, match="another capture"), open_capture(tmp_path / name):
+        with pytest.raises(BlockingIOError, match="another process"), open_capture(tmp_path / name):
             pass
         file.write([stored(2)])
     assert sequences(tmp_path / name) == [1, 2]

@@ -30,9 +30,9 @@ class Schedule:
         schedule = Schedule.after(timedelta(hours=1), "orders.due")
         await aio.jetstream.publish(js, event, SubjectTemplate("timers.{id}"), schedule=schedule)
 
-    The message that is published first is the schedule. It needs a subject of its own: a later one on the same subject
-    replaces it. The stream must have ``allow_msg_schedules``, and listen on both subjects; its other messages are not
-    affected. Consumers without a filter receive the schedule as well.
+    The message that is published first is the schedule. A later one on the same subject replaces it, so each needs
+    another subject. The stream must have ``allow_msg_schedules``, and listen on both subjects; its other messages are
+    not affected. Consumers without a filter receive the schedule as well.
 
     Attributes:
         pattern: Value of ``Nats-Schedule``.
