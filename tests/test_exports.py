@@ -107,6 +107,7 @@ SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
     ("read_stream", "jetstream.read_stream", set(), set()),
     ("configure_stream", "jetstream.configure_stream", set(), set()),
     ("configure_consumer", "jetstream.configure_consumer", set(), set()),
+    ("check_stream", "jetstream.check", set(), set()),
     ("replay", "replay", set(), set()),
     ("requeue", "requeue", set(), set()),
     ("requeue_all", "requeue_all", set(), set()),
@@ -158,7 +159,7 @@ NOT_IN_SYNC = {
     **dict.fromkeys(("Instruments", "MessageOutcome", "Operation", "OutcomeKind"), "hooks are those of aio"),
     "Events": "Subscription",
     "events": "a subscription of nats-py belongs to the event loop: subscribe()",
-    "jetstream": "publish_to_stream(), read_stream(), configure_stream(), configure_consumer()",
+    "jetstream": "publish_to_stream(), read_stream(), configure_stream(), configure_consumer(), check_stream()",
 }
 
 
@@ -179,7 +180,7 @@ def test_sync_has_the_names_of_aio() -> None:
     assert set(aio.__all__) - set(sync.__all__) == set(NOT_IN_SYNC)
     assert set(sync.__all__) - set(aio.__all__) == {
         *("Connection", "Subscription"),
-        *("configure_consumer", "configure_stream", "publish_to_stream", "read_stream"),
+        *("check_stream", "configure_consumer", "configure_stream", "publish_to_stream", "read_stream"),
     }
 
 

@@ -54,7 +54,7 @@ THEIR_USERS = {"spark", *TOOLS}
 # Parts of ce_nats.aio, from the bottom up: each may import those before it.
 AIO_PARTS = (
     *("_util", "link", "_pull_status", "_foreign_subjects"),
-    *("_server_codes", "_errors", "_reply_inbox", "_reply_window", "_connect", "_jetstream_api"),
+    *("_server_codes", "_errors", "_reply_inbox", "_reply_window", "_connect", "_jetstream_api", "check_up"),
     *("core", "_log_fields", "_observer", "reading", "_object_writer", "_claim_check"),
     *("publishing", "consumer", "jetstream", "__init__"),
 )

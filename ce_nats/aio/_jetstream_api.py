@@ -94,6 +94,7 @@ class _Config(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
+    consumer_count: int = 0
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
@@ -109,6 +110,7 @@ class _Info(_Answer):
 class _Configured(_Answer):
     created: str = ""
     config: dict[str, Any] = {}
+    cluster: dict[str, Any] | None = None
     state: _State = msgspec.field(default_factory=_State)
 
 
@@ -164,6 +166,23 @@ class StreamOnSubject(NamedTuple):
     subjects: list[str]
     accepts_batches: bool
     last: int
+
+
+class StreamDescription(NamedTuple):
+    """
+    A stream.
+
+    Attributes:
+        config: Its configuration as in the response of the server.
+        state: Its state.
+        cluster: Its leader and replicas as in the response of the server.
+        consumers: Number of its consumers.
+    """
+
+    config: dict[str, Any]
+    state: StreamState
+    cluster: dict[str, Any]
+    consumers: int
 
 
 class Lag(NamedTuple):
@@ -300,11 +319,17 @@ class StreamApi:
         info = await self._info(stream)
         return _stream_state(stream, info.created, info.config.retention, info.state)
 
-    async def config_and_state(self, stream: str) -> tuple[dict[str, Any], StreamState]:
-        """Return the configuration of a stream as in the response of the server, and its state."""
+    async def description(self, stream: str) -> StreamDescription:
+        """Return the configuration, the state and the servers of a stream, of one moment."""
         info = await self._request(_Configured, stream, f"STREAM.INFO.{stream}")
         retention = str(info.config.get("retention", "limits"))
-        return info.config, _stream_state(stream, info.created, retention, info.state)
+        state = _stream_state(stream, info.created, retention, info.state)
+        return StreamDescription(info.config, state, info.cluster or {}, info.state.consumer_count)
+
+    async def config_and_state(self, stream: str) -> tuple[dict[str, Any], StreamState]:
+        """Return the configuration of a stream as in the response of the server, and its state."""
+        found = await self.description(stream)
+        return found.config, found.state
 
     async def config_and_count(self, stream: str, subject: str) -> tuple[dict[str, Any], int]:
         """Return the configuration of a stream as the server has it, and the number of messages on a subject."""

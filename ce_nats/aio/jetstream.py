@@ -34,6 +34,8 @@ from ._jetstream_api import StreamApi, nanoseconds
 from ._util.checks import check_count, check_jetstream, check_time
 from ._util.patience import RETRY_SECONDS
 from ._util.resuming import Resumable
+from .check_up._check import check
+from .check_up._rules import Finding, Level
 from .core._publish import check_size
 from .link._client import api_prefix, api_timeout, client_of, server_info
 from .link._frame_splitter import RawMessage
@@ -45,8 +47,11 @@ from .reading._stored_messages import as_messages
 
 __all__ = [
     "DedupId",
+    "Finding",
+    "Level",
     "StoredMessage",
     "TimeToLive",
+    "check",
     "configure_consumer",
     "configure_stream",
     "event_id",

@@ -12,6 +12,7 @@ Each module has one command, or a few related ones. Commands use the library, an
 
 from . import (
     _captures,
+    _check,
     _codec,
     _conformance,
     _dead_letters,
@@ -31,6 +32,7 @@ for _module in (
     _codec,
     _explain,
     _find,
+    _check,
     _pub,
     _sub,
     _top,

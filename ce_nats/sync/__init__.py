@@ -41,6 +41,7 @@ __all__ = [
     "Reject",
     "Schedule",
     "Subscription",
+    "check_stream",
     "configure_consumer",
     "configure_stream",
     "connect",
@@ -64,6 +65,7 @@ request = Connection.request
 respond = Connection.respond
 subscribe = Connection.subscribe
 read_stream = Connection.read_stream
+check_stream = Connection.check_stream
 configure_consumer = Connection.configure_consumer
 configure_stream = Connection.configure_stream
 replay = Connection.replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -21,7 +21,7 @@ from ..aio._observer import OnOutcome
 from ..aio._util.patience import RETRY_SECONDS
 from ..aio.consumer._pull_consumer import ACK_DELAY, BACKOFF
 from ..aio.core._publish import check_size, prepare
-from ..aio.jetstream import DedupId, TimeToLive
+from ..aio.jetstream import DedupId, Finding, TimeToLive
 from ..aio.reading._range_reader import OnLoss
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
@@ -625,6 +625,50 @@ class Connection:
             DeliveryError: As :func:`ce_nats.aio.jetstream.configure_consumer` does.
         """
         return self._link.run(aio.jetstream.configure_consumer, self._link.js, stream, name, **settings)
+
+    def check_stream(
+        self,
+        stream: str,
+        *,
+        consumer: str | None = None,
+        dead_letter: str | None = None,
+        replicas: int | None = None,
+        sync: bool = False,
+        features: Iterable[str] = (),
+        read_every: timedelta | None = None,
+        in_flight: int = 64,
+        retry_timeout: float = 35.0,
+        monitor: Sequence[str] = (),
+        system: Connection | None = None,
+    ) -> list[Finding]:
+        """
+        Check the configuration of a stream against what a program needs: see :func:`ce_nats.aio.jetstream.check`.
+
+        Args:
+            stream: Name of the stream.
+            consumer: As for :func:`ce_nats.aio.jetstream.check`, and so are the other arguments.
+
+        Returns:
+            Findings, errors first.
+
+        Raises:
+            DeliveryError: As :func:`ce_nats.aio.jetstream.check` does.
+        """
+        return self._link.run(
+            aio.jetstream.check,
+            self._link.js,
+            stream,
+            consumer=consumer,
+            dead_letter=dead_letter,
+            replicas=replicas,
+            sync=sync,
+            features=features,
+            read_every=read_every,
+            in_flight=in_flight,
+            retry_timeout=retry_timeout,
+            monitor=monitor,
+            system=None if system is None else system.client,
+        )
 
     def replay(
         self,

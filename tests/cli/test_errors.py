@@ -105,6 +105,14 @@ USAGE = [
     ("explain --stream a.b --sequence 1", "invalid-option"),
     ("explain --stream S", "invalid-option"),
     ("explain --stream S --sequence 1 --id 1", "invalid-option"),
+    ("check a.b", "invalid-option"),
+    ("check S --consumer a.b", "invalid-option"),
+    ("check S --dead-letters a.*", "invalid-subject"),
+    ("check S --replicas 0", "invalid-option"),
+    ("check S --feature x", "invalid-option"),
+    ("check S --read-every x", "invalid-option"),
+    ("check S --in-flight 0", "invalid-option"),
+    ("check S --system none", "invalid-option"),
     ("find S", "invalid-option"),
     ("find a.b --id 1", "invalid-option"),
     ("find S --subject a..b", "invalid-subject"),
@@ -216,7 +224,7 @@ def test_all_commands_and_options_are_covered():
             continue
         assert name in covered
         for option in (found for found in command.params if found.param_type_name == "option"):
-            accepts_any = option.is_flag or option.name in ("error", "user", "identifier", "source", "kind")
+            accepts_any = option.is_flag or option.name in ("error", "ignore", "user", "identifier", "source", "kind")
             assert accepts_any or any(text in covered for text in option.opts), (name, option.opts)
 
 

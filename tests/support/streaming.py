@@ -51,7 +51,7 @@ class StreamingServer:
         self._flags = flags
         self._over = over
         self._file_store = file_store
-        self.monitor = f"http://127.0.0.1:{_free_port()}"
+        self.monitor = f"http://127.0.0.1:{free_port()}"
         self._directory = None
         self._process = None
 
@@ -125,7 +125,8 @@ async def until_pending(server, channel, count):
     await until(are_pending)
 
 
-def _free_port():
+def free_port():
+    """Return a port of 127.0.0.1 that no program uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -11,7 +11,7 @@ from typing import Final
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from ..._callables import is_async, name_of
 from ..._numbers import check_count as check_count
@@ -64,6 +64,23 @@ def check_config(name: str, config: object) -> None:
     """
     if config is not None and not isinstance(config, ConsumerConfig):
         raise _unlike(name, "a nats.js.api.ConsumerConfig", config)
+
+
+def check_create(config: ConsumerConfig | None, name: str) -> None:
+    """
+    Check that the configuration of a new consumer has no other name, and that its messages are acknowledged.
+
+    Raises:
+        ValueError: It has, or they are not.
+    """
+    if config is None:
+        return
+    for field in ("name", "durable_name"):
+        if (other := getattr(config, field)) not in (None, name):
+            raise ValueError(f"create must have the {field} {preview(name)} or none, got {preview(other)}")
+    if config.ack_policy not in (None, AckPolicy.EXPLICIT):
+        policy = getattr(config.ack_policy, "value", config.ack_policy)
+        raise ValueError(f"create must have the ack_policy explicit, got {preview(policy)}")
 
 
 def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list[str]:

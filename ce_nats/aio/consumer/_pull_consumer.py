@@ -43,6 +43,7 @@ from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import (
     check_config,
     check_count,
+    check_create,
     check_exceptions,
     check_handler,
     check_hook,
@@ -221,8 +222,8 @@ class PullConsumer:
             letter; only the copy in their stream is left. The consumer must not read this subject.
         check_dead_letter: False does not look up the stream for dead letters, which is not found if the subject is
             mapped, or imported from another account or domain. Otherwise a missing one is logged.
-        create: Configuration with which the consumer is created if it does not exist; its name and ``ack_policy`` are
-            filled in. An existing consumer is used unchanged. None creates no consumer.
+        create: Configuration with which the consumer is created if it does not exist; its name is filled in. An
+            existing consumer is used unchanged. None creates no consumer.
         max_deliveries: Number of failures of its handler after which a message is dead-lettered. Deliveries that were
             released are not failures; a later process does not know them, and uses ``max_unfinished`` as a limit. A
             message with more deliveries than this may have ended the process, and is handled alone. If the
@@ -271,7 +272,8 @@ class PullConsumer:
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
-        ValueError: A number is out of range, or an option of the decoder is not valid.
+        ValueError: A number is out of range, an option of the decoder is not valid, or ``create`` has another name or
+            ``ack_policy``.
         TypeError: ``js``, ``config``, a hook or an option of the decoder has another type.
     """
 
@@ -312,6 +314,7 @@ class PullConsumer:
             check_plain_subject(dead_letter)
         check_name("stream", stream)
         check_name("consumer", consumer)
+        check_create(create, consumer)
         check_exceptions("unavailable", unavailable)
         if pause_after is not None:
             check_count("pause_after", pause_after)

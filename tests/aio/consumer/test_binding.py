@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from nats.js.api import ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from ce_nats.aio import DeliveryError, PullConsumer
 from tests.support.consuming import acks, after, consume, has_none, is_settled, publish, take, until_consumer
@@ -73,6 +73,23 @@ async def test_consumer_must_be_pull_with_explicit_acknowledgements(js, stream, 
         await PullConsumer(js, "NOSTREAM", "c", dead_letter=None, create=ConsumerConfig()).__aenter__()
     with pytest.raises(DeliveryError, match=r"^not-open: .*entered first"):
         await anext(consume())
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (ConsumerConfig(durable_name="other"), "create must have the durable_name 'c' or none, got 'other'"),
+        (ConsumerConfig(name="other"), "create must have the name 'c' or none, got 'other'"),
+        (ConsumerConfig(ack_policy="none"), "create must have the ack_policy explicit, got 'none'"),
+        (ConsumerConfig(ack_policy=AckPolicy.ALL), "create must have the ack_policy explicit, got 'all'"),
+    ],
+)
+def test_consumer_is_not_created_otherwise_than_the_program_says(js, config, text):
+    """Before, the name and the policy were replaced without a word."""
+    with pytest.raises(ValueError, match=text):
+        PullConsumer(js, "S", "c", dead_letter=None, create=config)
+    for same in ("c", None):
+        PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig(name=same, durable_name=same))
 
 
 async def test_existing_consumer_is_used_unchanged(js, stream, publish, consume, caplog):

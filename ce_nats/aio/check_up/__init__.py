@@ -1,0 +1,1 @@
+"""Check the configuration of streams and consumers against what a program needs."""
