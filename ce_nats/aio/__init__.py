@@ -13,6 +13,7 @@ from . import jetstream
 from ._claim_check import ClaimCheck
 from ._connect import connect
 from ._observer import Instruments, MessageOutcome, Operation, OutcomeKind
+from .check_up._durability import Durability
 from .consumer._batch import Batch, BatchError
 from .consumer._dead_letters import RequeueResult, requeue, requeue_all
 from .consumer._delivery import Delivery
@@ -36,6 +37,7 @@ __all__ = [
     "ClaimCheck",
     "Delivery",
     "DeliveryError",
+    "Durability",
     "Events",
     "Failure",
     "Instruments",

@@ -16,7 +16,7 @@ and an error is logged for those that could not be sent.
 Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
-from ..aio import Batch, BatchError, Schedule
+from ..aio import Batch, BatchError, Durability, Schedule
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from ._atomic import AtomicBatch
 from ._claim_check import ClaimCheck
@@ -34,6 +34,7 @@ __all__ = [
     "Connection",
     "Delivery",
     "DeliveryError",
+    "Durability",
     "Failure",
     "PublishError",
     "Publisher",

@@ -43,7 +43,7 @@ class Publisher:
             loop's thread.
 
     Raises:
-        DeliveryError: ``connection-closed``.
+        DeliveryError: ``connection-closed``; as the block of :class:`ce_nats.aio.Publisher` does.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Publisher:
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
         claim_check: ClaimCheck | None = None,
+        require: aio.Durability | None = None,
         fast_ingest: bool = True,
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
@@ -76,6 +77,7 @@ class Publisher:
                 window=window,
                 ack_timeout=ack_timeout,
                 retry_timeout=retry_timeout,
+                require=require,
                 fast_ingest=fast_ingest,
                 on_outcome=on_outcome,
                 instrumentation=instrumentation,

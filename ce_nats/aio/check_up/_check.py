@@ -133,13 +133,13 @@ async def check(
         in_flight=in_flight,
     )
     _check_needs(needs)
-    urls = [_checked_url(url) for url in monitor]
+    urls = checked_urls(monitor)
     if system is not None:
         check_client(system)
     api = StreamApi.of(js)
     found: list[Finding] = []
     described = await describe(api, stream)
-    servers = await _servers(api.nc, described, urls, system, api_timeout(js))
+    servers = await describe_servers(api.nc, described, urls, system, api_timeout(js))
     found += stream_findings(described, needs, servers)
     reader = None
     if consumer is not None:
@@ -176,13 +176,17 @@ def _check_needs(needs: Needs) -> None:
             raise ValueError(f"features must be of {', '.join(FEATURES)}, got {preview(name)}")
 
 
-def _checked_url(url: str) -> str:
+def checked_urls(urls: Sequence[str]) -> list[str]:
     """
-    Return a monitoring URL without a slash at its end.
+    Return monitoring URLs without slashes at their ends.
 
     Raises:
-        ValueError: It is not the URL of a server.
+        ValueError: One is not the URL of a server.
     """
+    return [_checked_url(url) for url in ([urls] if isinstance(urls, str) else urls)]
+
+
+def _checked_url(url: str) -> str:
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
@@ -223,7 +227,9 @@ async def _consumer(api: StreamApi, stream: str, name: str) -> Consumer | None:
     return Consumer(name=name, config=progress.config, ack_floor=progress.ack_floor, ack_pending=progress.ack_pending)
 
 
-async def _servers(nc: Client, stream: Stream, urls: Sequence[str], system: Client | None, timeout: float) -> Servers:
+async def describe_servers(
+    nc: Client, stream: Stream, urls: Sequence[str], system: Client | None, timeout: float
+) -> Servers:
     """Return what is known of the connected server, and of those that store a stream."""
     known: list[_Varz] = list(await asyncio.gather(*(asyncio.to_thread(_varz, url, timeout) for url in urls)))
     if system is not None:

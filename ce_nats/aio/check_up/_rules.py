@@ -197,7 +197,7 @@ class Consumer:
 def stream_findings(stream: Stream, needs: Needs, servers: Servers) -> Iterator[Finding]:
     """Yield what is wrong with a stream to which events are published."""
     yield from _stored(stream)
-    yield from _durable(stream, needs, servers)
+    yield from durability_findings(stream, needs, servers)
     yield from _features(stream, needs, servers)
     target, config = stream.target, stream.config
     window = stream.number("duplicate_window") / _SECOND
@@ -232,7 +232,7 @@ def _stored(stream: Stream) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "no-interest", target, text, "PullConsumer(..., create=ConsumerConfig())")
 
 
-def _durable(stream: Stream, needs: Needs, servers: Servers) -> Iterator[Finding]:
+def durability_findings(stream: Stream, needs: Needs, servers: Servers) -> Iterator[Finding]:
     """Yield which failures lose messages that a stream has acknowledged."""
     target, config = stream.target, stream.config
     level = Level.ERROR if needs.replicas is not None or needs.sync else Level.WARNING
@@ -313,16 +313,23 @@ def consumer_findings(stream: Stream, consumer: Consumer, needs: Needs, now: dat
     if stream.origins and not any(overlap(one, other) for one in consumer.filters for other in stream.origins):
         text = f"it reads {', '.join(consumer.filters)}, and the subjects of the stream are {', '.join(stream.origins)}"
         remedy = consumer.set(stream, "filter_subject", stream.origins[0])
+        if config.get("filter_subjects"):
+            remedy = consumer.set(stream, "filter_subjects", f"'[\"{stream.origins[0]}\"]'")
         yield Finding(Level.ERROR, "filter", target, text, remedy)
     if config.get("headers_only"):
         text = "events have no data (headers_only)"
         yield Finding(Level.WARNING, "headers-only", target, text, consumer.set(stream, "headers_only", "false"))
     if config.get("inactive_threshold"):
         text = "the server deletes it, and its position, if no program uses it for a time (inactive_threshold)"
-        yield Finding(Level.WARNING, "inactive-threshold", target, text, "another consumer, with a durable_name")
+        remedy = consumer.set(stream, "inactive_threshold", 0)
+        if not config.get("durable_name"):
+            remedy = "another consumer, with a durable_name"
+        yield Finding(Level.WARNING, "inactive-threshold", target, text, remedy)
     if config.get("mem_storage") or 0 < int(config.get("num_replicas") or 0) < stream.number("num_replicas"):
         text = "its position is less durable than the stream (mem_storage, num_replicas): events can be handled again"
-        yield Finding(Level.WARNING, "position", target, text, consumer.set(stream, "num_replicas", 0))
+        is_in_memory = config.get("mem_storage")
+        remedy = "another consumer, without mem_storage" if is_in_memory else consumer.set(stream, "num_replicas", 0)
+        yield Finding(Level.WARNING, "position", target, text, remedy)
     yield from _redelivery(stream, consumer, target)
     yield from _flow(stream, consumer, needs, target, now)
 
@@ -355,7 +362,9 @@ def _flow(stream: Stream, consumer: Consumer, needs: Needs, target: str, now: da
         yield Finding(Level.WARNING, "in-flight-full", target, text, remedy)
     if (until := _instant(consumer.config.get("pause_until"))) is not None and until > now:
         text = f"it delivers nothing: it is paused until {until}"
-        yield Finding(Level.WARNING, "paused", target, text, consumer.set(stream, "pause_until", "null"))
+        api = f"$JS.API.CONSUMER.PAUSE.{stream.state.name}.{consumer.name}"
+        remedy = f"await nc.request('{api}'), or nats consumer resume"
+        yield Finding(Level.WARNING, "paused", target, text, remedy)
     yield from _removed_soon(stream, consumer, target)
 
 

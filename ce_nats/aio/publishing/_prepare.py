@@ -23,6 +23,7 @@ from ...schemas import Validate, validator_of
 from ...subjects import check_subject
 from ...wire.nats import decode_header_block, write_header_block
 from .._observer import Observer, Sending
+from ..check_up._durability import RequiredStream
 from ..core._publish import bytes_of, check_extra_headers, check_sizes, prepare, supports_headers
 from ..link._client import server_info
 from ._schedule import SCHEDULE, Schedule
@@ -94,6 +95,9 @@ class Prepared(msgspec.Struct, eq=False):
 
 class Preparation:
     """Check and encode the events of a publisher or of a batch, in any thread."""
+
+    # The only stream to which events may be published, or None.
+    required: RequiredStream | None = None
 
     def __init__(
         self,
@@ -170,6 +174,8 @@ class Preparation:
                 check(message)
             block = write_header_block(message.headers.items()) if message.headers else b""
             self.check_size(message, block)
+            if self.required is not None:
+                self.required.check(message.subject)
         except BaseException as error:
             if sending is not None:
                 sending.abandon(error)
@@ -192,6 +198,8 @@ class Preparation:
         if not plain:
             check_subject(subject)
         self._check_sizes(plain, data, block)
+        if self.required is not None:
+            self.required.check(plain)
         return Prepared(outgoing.given, plain, data, block)
 
     def check_size(self, message: NatsMessage, block: bytes) -> None:

@@ -21,6 +21,7 @@ from .._claim_check import ClaimCheck
 from .._log_fields import event_text
 from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_count, check_jetstream
+from ..check_up._durability import Durability, RequiredStream
 from ..link._client import api_prefix, client_of
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage
@@ -77,6 +78,8 @@ class Publisher:
         retry_timeout: Seconds to retry an event.
         claim_check: As for :func:`ce_nats.aio.jetstream.publish`. :meth:`publish` returns after the data is stored.
             Failures and outcomes have the event that refers to its data; it can be published again.
+        require: Durability that the stream of all events must have. It is looked up when the block begins, which needs
+            permission for ``$JS.API.STREAM.INFO.<stream>``, and not again.
         fast_ingest: False publishes each message separately, also to streams with ``allow_batched``.
         on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each event that was sent, when it is
             acknowledged or has failed; not for events that :meth:`publish` refuses. Exceptions in it are logged.
@@ -104,6 +107,7 @@ class Publisher:
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
         claim_check: ClaimCheck | None = None,
+        require: Durability | None = None,
         fast_ingest: bool = True,
         on_outcome: OnOutcome | None = None,
         instrumentation: Instruments | None = None,
@@ -111,6 +115,8 @@ class Publisher:
         check_jetstream(js)
         check_count("window", window)
         nc = client_of(js)
+        self._js = js
+        self._require = require
         self._dedup = dedup
         self._claim_check = claim_check
         self._preparation = Preparation(
@@ -155,6 +161,15 @@ class Publisher:
         return self._acks.tally.batched
 
     async def __aenter__(self) -> Publisher:
+        """
+        Begin to publish.
+
+        Raises:
+            DeliveryError: ``incompatible-config``: the stream does not have the durability of ``require``, or that is
+                not known; ``stream-not-found``, ``timeout``, ``permission-denied``, ``connection-failed``.
+        """
+        if self._require is not None:
+            self._preparation.required = await RequiredStream.look_up(self._js, self._require)
         await self._acks.__aenter__()
         return self
 
@@ -207,8 +222,9 @@ class Publisher:
                 event was not sent.
             PublishError: Earlier events were not acknowledged. This one was not sent. Each failure is raised once, so
                 publishing may continue.
-            DeliveryError: ``connection-closed``, ``not-open``, ``incompatible-config``; as
-                :meth:`ce_nats.aio.ClaimCheck.check_in` does. This event was not sent.
+            DeliveryError: ``connection-closed``, ``not-open``; ``incompatible-config``, also if the stream of
+                ``require`` does not listen on the subject; as :meth:`ce_nats.aio.ClaimCheck.check_in` does. This event
+                was not sent.
         """
         outgoing = self._preparation.validated(event)
         if self._claim_check is not None:

@@ -10,6 +10,7 @@ from ce_nats import DeliveryError, EncodeError
 from ce_nats.aio.jetstream import Level, check, configure_consumer, configure_stream
 from ce_nats.testing import NatsServer
 from tests.support.streaming import free_port
+from tests.support.waiting import until
 
 PORT = free_port()
 CONFIG = f"""
@@ -168,10 +169,11 @@ async def test_missing_stream_of_dead_letters_is_found(app):
 
 async def test_remedies_solve_the_problems(app):
     """Those that are commands."""
-    await configure_consumer(app, "ORDERS", "billing", max_deliver=5, max_ack_pending=10, ack_wait=NANO)
+    settings = {"max_deliver": 5, "max_ack_pending": 10, "ack_wait": NANO, "inactive_threshold": 60 * NANO}
+    await configure_consumer(app, "ORDERS", "billing", **settings)
     await configure_stream(app, "ORDERS", no_ack=True, duplicate_window=NANO)
     findings = await check(app, "ORDERS", consumer="billing", features=["atomic", "ttl"])
-    assert len(findings) == 7
+    assert len(findings) == 8
     for finding in findings:
         *options, setting = finding.remedy.removeprefix("ce-nats configure ORDERS ").split()
         name, value = setting.split("=")
@@ -182,6 +184,36 @@ async def test_remedies_solve_the_problems(app):
         else:
             await configure_stream(app, "ORDERS", **setting)
     assert await check(app, "ORDERS", consumer="billing", features=["atomic", "ttl"]) == []
+
+
+async def test_paused_consumer_is_found(app, connect):
+    nc = await connect("app")
+    await nc.request("$JS.API.CONSUMER.PAUSE.ORDERS.billing", b'{"pause_until":"2099-01-01T00:00:00Z"}')
+    (finding,) = await check(app, "ORDERS", consumer="billing")
+    assert finding.code == "paused"
+    await nc.request(finding.remedy.split("'")[1])
+    assert await check(app, "ORDERS", consumer="billing") == []
+
+
+async def test_replicas_of_a_cluster(cluster, subject):
+    name = subject.replace(".", "_")
+    async with await nats.connect(cluster.urls) as nc:
+        js = nc.jetstream(timeout=30)
+        await js.add_stream(name=name, subjects=[subject], num_replicas=1)
+        for replicas, expected in ((1, "one-replica"), (2, "even-replicas"), (3, None)):
+            await configure_stream(js, name, num_replicas=replicas)
+
+            async def has_replicas(wanted=expected):
+                codes = {finding.code for finding in await check(js, name)} - {"replica-not-current"}
+                return codes == ({wanted} if wanted else set())
+
+            await until(has_replicas)
+        assert await until(lambda: nothing(js, name))
+        await js.delete_stream(name)
+
+
+async def nothing(js, name):
+    return not await check(js, name)
 
 
 async def test_missing_permissions_are_found(app, connect):
