@@ -30,6 +30,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
             "_settings",
             "_numbers",
             "_instructions",
+            "_monitoring",
         )
     },
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import typer
 
+from ..aio.check_up._rules import check_feature
 from ..codec.subject_template import subject_of_text
 from ..codec.timestamp import Timestamp
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
@@ -80,7 +81,7 @@ def instant(option: str, text: str | None, now: datetime) -> datetime | None:
     Return the instant that an option names: RFC 3339, a date in UTC, or the time before now, as ``1h30m``.
 
     Raises:
-        InputError: It is none of these.
+        InputError: It has another form.
     """
     if text is None:
         return None
@@ -136,3 +137,4 @@ template: Final = _callback(_check_target, None)
 template_if_given: Final = _callback(_check_target, "")
 pattern: Final = _callback(check_pattern, None)
 name: Final = _callback(_check_name, None)
+feature: Final = _callback(check_feature, None)

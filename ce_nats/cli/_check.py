@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import asdict
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ..aio.check_up._rules import FEATURES
 from ..aio.jetstream import Finding, Level, check
 from ..capture._message_json import as_line
 from ..errors import visible
@@ -19,13 +20,6 @@ from ._options import JsonOption
 from ._program import run, with_exit_status
 from ._progress import counted
 from ._terminal import print_to_stderr
-
-
-class _Feature(str, Enum):
-    ATOMIC = "atomic"
-    BATCHES = "batches"
-    SCHEDULES = "schedules"
-    TTL = "ttl"
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +49,13 @@ def check_stream(
         bool, typer.Option("--sync", help="Servers must sync each message; needs --monitor or --system.")
     ] = False,
     feature: Annotated[
-        list[_Feature] | None, typer.Option("--feature", help="Feature that the program uses; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--feature",
+            metavar="NAME",
+            help=f"Feature that the program uses: {', '.join(FEATURES)}; may be repeated.",
+            callback=arguments.feature,
+        ),
     ] = None,
     read_every: Annotated[
         str | None,
@@ -90,24 +90,27 @@ def check_stream(
     other = None if system is None else settings_of(None, system, settings.timeout)
     found: list[Finding] = []
 
+    interval = None if read_every is None else arguments.duration("read-every", read_every)
+
     async def look() -> None:
-        options: dict[str, Any] = {
-            "consumer": consumer,
-            "dead_letter": dead_letters or None,
-            "replicas": replicas,
-            "sync": sync,
-            "features": [one.value for one in feature or ()],
-            "read_every": None if read_every is None else arguments.duration("read-every", read_every),
-            "in_flight": in_flight,
-            "monitor": monitor or (),
-        }
-        async with open_jetstream(settings) as (_, js):
+        async with AsyncExitStack() as stack, open_jetstream(settings) as (_, js):
+            nc = None if other is None else await stack.enter_async_context(open_connection(other))
             with usage_errors():
-                if other is None:
-                    found.extend(await check(js, stream, **options))
-                else:
-                    async with open_connection(other) as nc:
-                        found.extend(await check(js, stream, **options, system=nc))
+                found.extend(
+                    await check(
+                        js,
+                        stream,
+                        consumer=consumer,
+                        dead_letter=dead_letters or None,
+                        replicas=replicas,
+                        sync=sync,
+                        features=feature or (),
+                        read_every=interval,
+                        in_flight=in_flight,
+                        monitor=monitor or (),
+                        system=nc,
+                    )
+                )
 
     run(look())
     shown = [finding for finding in found if finding.code not in (ignore or ())]

@@ -8,16 +8,13 @@ moves.
 
 from __future__ import annotations
 
-import asyncio
-import http.client
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
+from .._monitoring import fetch, is_monitoring_url
 from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ._options import check_seconds
 
@@ -149,12 +146,7 @@ class Monitor:
     """
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
-        try:
-            parts = urlsplit(url)
-            is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            is_http = False
-        if not is_http:
+        if not is_monitoring_url(url):
             raise EncodeError(
                 ErrorCode.INVALID_MESSAGE, f"monitoring must be a URL like http://127.0.0.1:8222, got {preview(url)}"
             )
@@ -196,11 +188,7 @@ class Monitor:
 
     async def _request(self, path: str, query: dict[str, str], kind: type[T]) -> T | None:
         """Return the answer to a request; None for a channel that does not exist."""
-        url = f"{self._url}/streaming/{path}?{urlencode(query)}"
-        try:
-            status, body = await asyncio.to_thread(self._get, url)
-        except (OSError, http.client.HTTPException) as error:
-            raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {self._url}: {error}") from error
+        status, body = await fetch(self._url, f"streaming/{path}?{urlencode(query)}", self._timeout)
         # A NATS server without streaming answers with 404 as well.
         if status == _NOT_FOUND and b"Channel " in body:
             return None
@@ -208,14 +196,6 @@ class Monitor:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
             raise self._unexpected() from error
-
-    def _get(self, url: str) -> tuple[int, bytes]:
-        try:
-            with urllib.request.urlopen(url, timeout=self._timeout) as answer:  # noqa: S310 - the scheme was checked
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return refusal.code, refusal.read()
 
     def _unexpected(self) -> DeliveryError:
         return DeliveryError(

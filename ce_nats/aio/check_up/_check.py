@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import urllib.request
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from ..._monitoring import fetch, is_monitoring_url
 from ..._numbers import check_count, check_seconds
 from ...errors import ApiError, DeliveryError, ErrorCode, preview
 from ...subjects import check_name, check_plain_subject
@@ -23,13 +22,13 @@ from .._jetstream_api import StreamApi, look_up
 from .._util.checks import check_client, check_jetstream
 from ..link._client import api_prefix, api_timeout, client_of, request_inbox, server_info
 from ._rules import (
-    FEATURES,
     Consumer,
     Finding,
     Level,
     Needs,
     Servers,
     Stream,
+    check_feature,
     consumer_findings,
     dead_letter_findings,
     missing_consumer,
@@ -138,7 +137,7 @@ async def check(
         check_client(system)
     api = StreamApi.of(js)
     found: list[Finding] = []
-    described = await describe(api, stream)
+    described = Stream(*await api.description(stream))
     servers = await describe_servers(api.nc, described, urls, system, api_timeout(js))
     found += stream_findings(described, needs, servers)
     reader = None
@@ -147,11 +146,12 @@ async def check(
         if reader is None:
             found.append(missing_consumer(stream, consumer))
         else:
-            found += consumer_findings(described, reader, needs, datetime.now(timezone.utc))
+            origins = await _origins(api, described)
+            found += consumer_findings(described, origins, reader, needs, datetime.now(timezone.utc))
     if dead_letter is not None:
         names, reason = await look_up(js, dead_letter)
         if names or reason is not None:  # otherwise it is unknown, for another prefix for instance
-            letters = await describe(api, names[0]) if names else None
+            letters = Stream(*await api.description(names[0])) if names else None
             found += dead_letter_findings(described, reader, dead_letter, letters, servers)
     if consumer is not None:
         found += await _denied(js, stream, consumer, dead_letter)
@@ -172,8 +172,7 @@ def _check_needs(needs: Needs) -> None:
     if needs.read_every is not None:
         check_seconds("read_every", needs.read_every)
     for name in needs.features:
-        if name not in FEATURES:
-            raise ValueError(f"features must be of {', '.join(FEATURES)}, got {preview(name)}")
+        check_feature(name)
 
 
 def checked_urls(urls: Sequence[str]) -> list[str]:
@@ -183,55 +182,38 @@ def checked_urls(urls: Sequence[str]) -> list[str]:
     Raises:
         ValueError: One is not the URL of a server.
     """
-    return [_checked_url(url) for url in ([urls] if isinstance(urls, str) else urls)]
+    given = [urls] if isinstance(urls, str) else urls
+    for url in given:
+        if not is_monitoring_url(url):
+            raise ValueError(f"monitor must have URLs such as http://127.0.0.1:8222, got {preview(url)}")
+    return [url.rstrip("/") for url in given]
 
 
-def _checked_url(url: str) -> str:
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
-            return url.rstrip("/")
-    raise ValueError(f"monitor must have URLs such as http://127.0.0.1:8222, got {preview(url)}")
-
-
-async def describe(api: StreamApi, name: str) -> Stream:
-    """
-    Return a stream.
-
-    Raises:
-        DeliveryError: As :meth:`StreamApi.state` does.
-    """
-    found = await api.description(name)
-    config = found.config
+async def _origins(api: StreamApi, stream: Stream) -> list[str]:
+    """Return the subjects of the messages in a stream; none if they may be transformed."""
+    config = stream.config
     sources = [*filter(None, [config.get("mirror")]), *(config.get("sources") or ())]
-    changes = config.get("subject_transform") or any(
+    if config.get("subject_transform") or any(
         source.get("subject_transforms") or source.get("external") for source in sources
-    )
-    origins = [] if changes else await api.origin_subjects(name) if sources else config.get("subjects") or []
-    return Stream(
-        state=found.state,
-        config=config,
-        cluster=found.cluster,
-        consumers=found.consumers,
-        origins=tuple(origins),
-    )
+    ):
+        return []
+    return await api.origin_subjects(stream.state.name) if sources else config.get("subjects") or []
 
 
 async def _consumer(api: StreamApi, stream: str, name: str) -> Consumer | None:
     try:
-        progress = await api.progress(stream, name)
+        return Consumer(name, await api.progress(stream, name))
     except ApiError as error:
         if error.code is not ErrorCode.CONSUMER_NOT_FOUND:
             raise
         return None
-    return Consumer(name=name, config=progress.config, ack_floor=progress.ack_floor, ack_pending=progress.ack_pending)
 
 
 async def describe_servers(
     nc: Client, stream: Stream, urls: Sequence[str], system: Client | None, timeout: float
 ) -> Servers:
     """Return what is known of the connected server, and of those that store a stream."""
-    known: list[_Varz] = list(await asyncio.gather(*(asyncio.to_thread(_varz, url, timeout) for url in urls)))
+    known: list[_Varz] = list(await asyncio.gather(*(_varz(url, timeout) for url in urls)))
     if system is not None:
         known += await _ping(system, len(stream.servers), timeout)
     version = nc.connected_server_version
@@ -248,12 +230,12 @@ def _syncs(server: _Varz) -> bool:
     return server.jetstream is not None and server.jetstream.config is not None and server.jetstream.config.sync_always
 
 
-def _varz(url: str, timeout: float) -> _Varz:
+async def _varz(url: str, timeout: float) -> _Varz:
+    status, body = await fetch(url, "varz", timeout)
+    if status != http.client.OK:
+        raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {url}: HTTP status {status}")
     try:
-        with urllib.request.urlopen(f"{url}/varz", timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
-            return msgspec.json.decode(answer.read(), type=_Varz)
-    except (OSError, http.client.HTTPException) as error:
-        raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {url}: {error}") from error
+        return msgspec.json.decode(body, type=_Varz)
     except msgspec.MsgspecError as error:
         text = f"{url} must be the monitoring of nats-server, got another answer"
         raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, text) from error

@@ -14,8 +14,8 @@ from ...subjects import check_name, covers
 from .._jetstream_api import StreamApi
 from .._util.checks import check_client
 from ..link._client import api_timeout
-from ._check import checked_urls, describe, describe_servers
-from ._rules import Level, Needs, durability_findings
+from ._check import checked_urls, describe_servers
+from ._rules import Level, Needs, Stream, durability_findings
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class RequiredStream:
                 does.
         """
         api = StreamApi.of(js)
-        stream = await describe(api, require.stream)
+        stream = Stream(*await api.description(require.stream))
         urls = checked_urls(require.monitor)
         servers = await describe_servers(api.nc, stream, urls, require.system, api_timeout(js))
         needs = Needs(replicas=require.replicas, sync=require.sync)

@@ -6,21 +6,21 @@ Configurations are the JSON of the server, which omits empty values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from ..._ranges import StreamState
 from ...codec.timestamp import Timestamp
-from ...errors import DecodeError
+from ...errors import DecodeError, preview
 from ...subjects import covers, overlap
+from .._jetstream_api import Progress, StreamDescription
 
 _SECOND: Final = 10**9
 # The shortest time without a sign of life of a program after which the server may redeliver.
 _MIN_WAIT: Final = 2.0
-# The shortest time for which dead letters should be kept: until somebody looks at them.
+# The shortest time for which dead letters should be kept: until an operator looks at them.
 _MIN_LETTER_AGE: Final = 24 * 60 * 60
 # Part of a limit from which a stream counts as full, and of its messages that it removes next.
 _FULL: Final = 0.9
@@ -76,6 +76,17 @@ FEATURES: Final[Mapping[str, Feature]] = {
 }
 
 
+def check_feature(name: str) -> None:
+    """
+    Check that a text is the name of a feature.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if name not in FEATURES:
+        raise ValueError(f"features must be of {', '.join(FEATURES)}, got {preview(name)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """
@@ -118,24 +129,10 @@ class Servers:
     was_asked: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """
-    A stream.
+class Stream(StreamDescription):
+    """A stream, with what rules ask."""
 
-    Attributes:
-        state: Its state.
-        config: Its configuration.
-        cluster: Its leader and replicas, as in the response of the server.
-        consumers: Number of its consumers.
-        origins: Subjects to which its messages are published, if it is known what they are in this stream.
-    """
-
-    state: StreamState
-    config: Mapping[str, Any]
-    cluster: Mapping[str, Any] = field(default_factory=dict)
-    consumers: int = 0
-    origins: tuple[str, ...] = ()
+    __slots__ = ()
 
     @property
     def target(self) -> str:
@@ -163,28 +160,22 @@ class Stream:
         return f"ce-nats configure {self.state.name} {setting}={value}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class Consumer(NamedTuple):
     """
     A consumer of a stream.
 
     Attributes:
         name: Its name.
-        config: Its configuration.
-        ack_floor: Sequence up to which all messages are acknowledged.
-        ack_pending: Number of messages that are delivered and not settled.
+        progress: Its configuration and progress.
     """
 
     name: str
-    config: Mapping[str, Any]
-    ack_floor: int = 0
-    ack_pending: int = 0
+    progress: Progress
 
     @property
     def filters(self) -> list[str]:
         """Subjects that it reads."""
-        several = self.config.get("filter_subjects") or ()
-        return [*filter(None, [self.config.get("filter_subject")]), *several] or [">"]
+        return self.progress.filters or [">"]
 
     def set(self, stream: Stream, setting: str, value: object) -> str:
         """Return the command that changes a setting."""
@@ -252,13 +243,13 @@ def durability_findings(stream: Stream, needs: Needs, servers: Servers) -> Itera
     elif replicas % 2 == 0 and replicas:
         text = f"with {replicas} replicas it tolerates as many failures as with {replicas - 1}"
         yield Finding(Level.WARNING, "even-replicas", target, text, stream.set("num_replicas", replicas + 1))
-    behind = [
+    lagging = [
         str(replica.get("name"))
         for replica in stream.cluster.get("replicas") or ()
         if replica.get("offline") or not replica.get("current")
     ]
-    if behind:
-        text = f"replicas are not current: {', '.join(behind)}"
+    if lagging:
+        text = f"replicas are not current: {', '.join(lagging)}"
         yield Finding(Level.WARNING, "replica-not-current", target, text, "start these servers, or look at their logs")
     yield from _synced(stream, needs, servers)
 
@@ -302,19 +293,25 @@ def missing_consumer(stream: str, name: str) -> Finding:
     )
 
 
-def consumer_findings(stream: Stream, consumer: Consumer, needs: Needs, now: datetime) -> Iterator[Finding]:
-    """Yield what is wrong with a consumer for :class:`~ce_nats.aio.PullConsumer`."""
-    target, config = f"consumer {consumer.name} of {stream.target}", consumer.config
+def consumer_findings(
+    stream: Stream, origins: Sequence[str], consumer: Consumer, needs: Needs, now: datetime
+) -> Iterator[Finding]:
+    """
+    Yield what is wrong with a consumer for :class:`~ce_nats.aio.PullConsumer`.
+
+    ``origins``: Subjects of the messages in the stream; empty if they are not known.
+    """
+    target, config = f"consumer {consumer.name} of {stream.target}", consumer.progress.config
     if config.get("deliver_subject"):
         yield Finding(Level.ERROR, "push-consumer", target, "it must be a pull consumer", "another consumer")
     if (policy := config.get("ack_policy")) != "explicit":
         text = f"messages must be acknowledged one by one, and its ack_policy is {policy}"
         yield Finding(Level.ERROR, "ack-policy", target, text, "another consumer, with ack_policy=explicit")
-    if stream.origins and not any(overlap(one, other) for one in consumer.filters for other in stream.origins):
-        text = f"it reads {', '.join(consumer.filters)}, and the subjects of the stream are {', '.join(stream.origins)}"
-        remedy = consumer.set(stream, "filter_subject", stream.origins[0])
+    if origins and not any(overlap(one, other) for one in consumer.filters for other in origins):
+        text = f"it reads {', '.join(consumer.filters)}, and the subjects of the stream are {', '.join(origins)}"
+        remedy = consumer.set(stream, "filter_subject", origins[0])
         if config.get("filter_subjects"):
-            remedy = consumer.set(stream, "filter_subjects", f"'[\"{stream.origins[0]}\"]'")
+            remedy = consumer.set(stream, "filter_subjects", f"'[\"{origins[0]}\"]'")
         yield Finding(Level.ERROR, "filter", target, text, remedy)
     if config.get("headers_only"):
         text = "events have no data (headers_only)"
@@ -336,7 +333,7 @@ def consumer_findings(stream: Stream, consumer: Consumer, needs: Needs, now: dat
 
 def _redelivery(stream: Stream, consumer: Consumer, target: str) -> Iterator[Finding]:
     """Yield when the server redelivers messages too early, or not at all."""
-    config = consumer.config
+    config = consumer.progress.config
     if (most := int(config.get("max_deliver") or 0)) > 0:
         text = (
             f"the server drops messages after {most} deliveries (max_deliver), without a dead letter if a process ends"
@@ -351,16 +348,18 @@ def _redelivery(stream: Stream, consumer: Consumer, target: str) -> Iterator[Fin
 
 def _flow(stream: Stream, consumer: Consumer, needs: Needs, target: str, now: datetime) -> Iterator[Finding]:
     """Yield why a consumer delivers few messages, or none, or misses some."""
-    most = int(consumer.config.get("max_ack_pending") or 0)
+    most = int(consumer.progress.config.get("max_ack_pending") or 0)
     if 0 < most < needs.in_flight:
         text = f"the program has up to {needs.in_flight} messages in flight, and max_ack_pending is {most}"
         remedy = consumer.set(stream, "max_ack_pending", max(1000, needs.in_flight))
         yield Finding(Level.WARNING, "max-ack-pending", target, text, remedy)
-    if 0 < most <= consumer.ack_pending:
-        text = f"it delivers nothing until some of {consumer.ack_pending} messages are settled (max_ack_pending)"
+    if 0 < most <= consumer.progress.ack_pending:
+        text = (
+            f"it delivers nothing until some of {consumer.progress.ack_pending} messages are settled (max_ack_pending)"
+        )
         remedy = f"ce-nats top --stream {stream.state.name} --consumer {consumer.name} --stuck"
         yield Finding(Level.WARNING, "in-flight-full", target, text, remedy)
-    if (until := _instant(consumer.config.get("pause_until"))) is not None and until > now:
+    if (until := _instant(consumer.progress.config.get("pause_until"))) is not None and until > now:
         text = f"it delivers nothing: it is paused until {until}"
         api = f"$JS.API.CONSUMER.PAUSE.{stream.state.name}.{consumer.name}"
         remedy = f"await nc.request('{api}'), or nats consumer resume"
@@ -371,7 +370,7 @@ def _flow(stream: Stream, consumer: Consumer, needs: Needs, target: str, now: da
 def _removed_soon(stream: Stream, consumer: Consumer, target: str) -> Iterator[Finding]:
     """Yield that a stream at its limits is about to remove messages that were not handled."""
     state = stream.state
-    begin = max(consumer.ack_floor + 1, state.first)
+    begin = max(consumer.progress.ack_floor + 1, state.first)
     next_ones = state.first + (state.last - state.first) * _NEXT
     if stream.is_full and stream.config.get("discard", "old") == "old" and begin <= min(next_ones, state.last):
         text = f"its next message, {begin}, is among those that the stream removes next: it is full (discard is old)"

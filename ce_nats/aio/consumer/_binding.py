@@ -67,7 +67,7 @@ class Binding:
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self.target}: {text}")
         self._created = state.created
         self.limits = state.limits
-        self._filters = [*(config.filter_subjects or ()), *filter(None, [config.filter_subject])] or [">"]
+        self._filters = state.progress.filters or [">"]
         most = config.max_ack_pending or 0
         self.max_ack_pending = most if most > 0 else math.inf
         self.max_deliver = max(0, config.max_deliver or 0)

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 import pytest
 
 from ce_nats._ranges import StreamState
+from ce_nats.aio._jetstream_api import Progress
 from ce_nats.aio.check_up import _rules as rules
 from ce_nats.aio.check_up._rules import Consumer, Level, Needs, Servers, Stream
 
@@ -27,20 +28,23 @@ CONFIG = {
     "duplicate_window": 120 * SECOND,
 }
 REPLICAS = [{"name": "b", "current": True}, {"name": "c", "current": True}]
-STREAM = Stream(
-    state=STATE, config=CONFIG, cluster={"leader": "a", "replicas": REPLICAS}, consumers=1, origins=("orders.>",)
-)
-LETTERS = Stream(state=replace(STATE, name="DEAD"), config={**CONFIG, "subjects": ["dead.>"]}, consumers=0)
-CONSUMER = Consumer(
-    name="billing",
-    config={"ack_policy": "explicit", "ack_wait": 30 * SECOND, "max_deliver": -1, "max_ack_pending": 1000},
-    ack_floor=990,
-    ack_pending=10,
-)
+STREAM = Stream(CONFIG, STATE, {"leader": "a", "replicas": REPLICAS}, 1)
+LETTERS = Stream({**CONFIG, "subjects": ["dead.>"]}, replace(STATE, name="DEAD"), {}, 0)
+READS = {"ack_policy": "explicit", "ack_wait": 30 * SECOND, "max_deliver": -1, "max_ack_pending": 1000}
+CONSUMER = Consumer("billing", Progress(1000, 1000, ack_floor=990, ack_pending=10, config=READS))
+ORIGINS = ["orders.>"]
 
 
-def changed(thing, **settings):
-    return replace(thing, config={**thing.config, **settings})
+def changed(stream, **settings):
+    return stream._replace(config={**stream.config, **settings})
+
+
+def reading(**settings):
+    return CONSUMER._replace(progress=changed(CONSUMER.progress, **settings))
+
+
+def at(**progress):
+    return CONSUMER._replace(progress=CONSUMER.progress._replace(**progress))
 
 
 def codes(findings):
@@ -50,12 +54,12 @@ def codes(findings):
 def test_good_configuration_has_no_findings():
     needs = Needs(replicas=3, read_every=3600, features=())
     assert codes(rules.stream_findings(STREAM, needs, SERVERS)) == []
-    assert codes(rules.consumer_findings(STREAM, CONSUMER, needs, NOW)) == []
+    assert codes(rules.consumer_findings(STREAM, ORIGINS, CONSUMER, needs, NOW)) == []
     assert codes(rules.dead_letter_findings(STREAM, CONSUMER, "dead.orders", LETTERS, SERVERS)) == []
 
 
 def test_one_replica_is_good_without_a_cluster():
-    alone = replace(changed(STREAM, num_replicas=1), cluster={"leader": "a"})
+    alone = changed(STREAM, num_replicas=1)._replace(cluster={"leader": "a"})
     assert codes(rules.stream_findings(alone, Needs(), replace(SERVERS, is_cluster=False))) == []
 
 
@@ -66,7 +70,7 @@ def test_one_replica_is_good_without_a_cluster():
         (changed(STREAM, no_ack=True), Needs(), ("error", "no-ack")),
         (changed(STREAM, discard="new", max_msgs=1000), Needs(), ("error", "full")),
         (changed(STREAM, discard="new", max_bytes=110_000), Needs(), ("error", "full")),
-        (replace(changed(STREAM, retention="interest"), consumers=0), Needs(), ("error", "no-interest")),
+        (changed(STREAM, retention="interest")._replace(consumers=0), Needs(), ("error", "no-interest")),
         (changed(STREAM, storage="memory"), Needs(), ("warning", "memory-storage")),
         (changed(STREAM, storage="memory"), Needs(replicas=3), ("error", "memory-storage")),
         (changed(STREAM, persist_mode="async"), Needs(), ("warning", "async-persistence")),
@@ -87,7 +91,7 @@ def test_one_replica_is_good_without_a_cluster():
         ),
         (STREAM, Needs(sync=True), ("unknown", "sync")),
         (
-            replace(STREAM, cluster={"leader": "a", "replicas": [REPLICAS[0], {"name": "c", "current": False}]}),
+            STREAM._replace(cluster={"leader": "a", "replicas": [REPLICAS[0], {"name": "c", "current": False}]}),
             Needs(),
             ("warning", "replica-not-current"),
         ),
@@ -126,41 +130,41 @@ def test_all_servers_of_the_stream_must_sync(synced, sync, expected):
 @pytest.mark.parametrize(
     ("consumer", "expected"),
     [
-        (changed(CONSUMER, deliver_subject="push"), ("error", "push-consumer")),
-        (changed(CONSUMER, ack_policy="none"), ("error", "ack-policy")),
-        (changed(CONSUMER, ack_policy="all"), ("error", "ack-policy")),
-        (changed(CONSUMER, filter_subject="order.>"), ("error", "filter")),
-        (changed(CONSUMER, filter_subjects=["a", "b.>"]), ("error", "filter")),
-        (changed(CONSUMER, headers_only=True), ("warning", "headers-only")),
-        (changed(CONSUMER, inactive_threshold=60 * SECOND), ("warning", "inactive-threshold")),
-        (changed(CONSUMER, mem_storage=True), ("warning", "position")),
-        (changed(CONSUMER, num_replicas=1), ("warning", "position")),
-        (changed(CONSUMER, max_deliver=5), ("warning", "max-deliver")),
-        (changed(CONSUMER, ack_wait=SECOND), ("warning", "ack-wait")),
-        (changed(CONSUMER, backoff=[SECOND, 60 * SECOND]), ("warning", "ack-wait")),
-        (changed(CONSUMER, max_ack_pending=20), ("warning", "max-ack-pending")),
-        (replace(CONSUMER, ack_pending=1000), ("warning", "in-flight-full")),
-        (changed(CONSUMER, pause_until="2026-01-01T00:00:01Z"), ("warning", "paused")),
+        (reading(deliver_subject="push"), ("error", "push-consumer")),
+        (reading(ack_policy="none"), ("error", "ack-policy")),
+        (reading(ack_policy="all"), ("error", "ack-policy")),
+        (reading(filter_subject="order.>"), ("error", "filter")),
+        (reading(filter_subjects=["a", "b.>"]), ("error", "filter")),
+        (reading(headers_only=True), ("warning", "headers-only")),
+        (reading(inactive_threshold=60 * SECOND), ("warning", "inactive-threshold")),
+        (reading(mem_storage=True), ("warning", "position")),
+        (reading(num_replicas=1), ("warning", "position")),
+        (reading(max_deliver=5), ("warning", "max-deliver")),
+        (reading(ack_wait=SECOND), ("warning", "ack-wait")),
+        (reading(backoff=[SECOND, 60 * SECOND]), ("warning", "ack-wait")),
+        (reading(max_ack_pending=20), ("warning", "max-ack-pending")),
+        (at(ack_pending=1000), ("warning", "in-flight-full")),
+        (reading(pause_until="2026-01-01T00:00:01Z"), ("warning", "paused")),
     ],
 )
 def test_each_problem_of_a_consumer_has_one_finding(consumer, expected):
-    assert codes(rules.consumer_findings(STREAM, consumer, Needs(), NOW)) == [expected]
+    assert codes(rules.consumer_findings(STREAM, ORIGINS, consumer, Needs(), NOW)) == [expected]
 
 
 @pytest.mark.parametrize(
     "consumer",
     [
-        changed(CONSUMER, filter_subjects=["a", "orders.paid"]),
-        changed(CONSUMER, filter_subject="*.paid"),
-        changed(CONSUMER, num_replicas=0),
-        changed(CONSUMER, max_ack_pending=-1),
-        changed(CONSUMER, backoff=[30 * SECOND]),
-        changed(CONSUMER, pause_until="2025-12-31T23:59:59Z"),
-        changed(CONSUMER, pause_until="never"),
+        reading(filter_subjects=["a", "orders.paid"]),
+        reading(filter_subject="*.paid"),
+        reading(num_replicas=0),
+        reading(max_ack_pending=-1),
+        reading(backoff=[30 * SECOND]),
+        reading(pause_until="2025-12-31T23:59:59Z"),
+        reading(pause_until="never"),
     ],
 )
 def test_good_consumers_have_no_findings(consumer):
-    assert codes(rules.consumer_findings(STREAM, consumer, Needs(), NOW)) == []
+    assert codes(rules.consumer_findings(STREAM, ORIGINS, consumer, Needs(), NOW)) == []
 
 
 @pytest.mark.parametrize(
@@ -175,8 +179,8 @@ def test_good_consumers_have_no_findings(consumer):
     ],
 )
 def test_messages_that_are_removed_before_they_are_handled(ack_floor, settings, expected):
-    consumer = replace(CONSUMER, ack_floor=ack_floor)
-    assert codes(rules.consumer_findings(changed(STREAM, **settings), consumer, Needs(), NOW)) == expected
+    consumer = at(ack_floor=ack_floor)
+    assert codes(rules.consumer_findings(changed(STREAM, **settings), ORIGINS, consumer, Needs(), NOW)) == expected
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_messages_that_are_removed_before_they_are_handled(ack_floor, settings, 
     ],
 )
 def test_each_problem_of_dead_letters_has_one_finding(letters, expected):
-    consumer = changed(CONSUMER, filter_subject="orders.>")
+    consumer = reading(filter_subject="orders.>")
     assert codes(rules.dead_letter_findings(STREAM, consumer, "dead.orders", letters, SERVERS)) == [expected]
 
 
