@@ -515,7 +515,7 @@ class Connection:
         backoff: Backoff | Sequence[float] = BACKOFF,
         unavailable: Sequence[type[Exception]] = (),
         pause_after: int | None = 20,
-        prefetch: int = 64,
+        prefetch: int | None = None,
         double_ack: bool = False,
         ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,

@@ -77,7 +77,7 @@ class PullConsumer:
         backoff: Backoff | Sequence[float] = BACKOFF,
         unavailable: Sequence[type[Exception]] = (),
         pause_after: int | None = 20,
-        prefetch: int = 64,
+        prefetch: int | None = None,
         double_ack: bool = False,
         ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,
@@ -127,7 +127,7 @@ class PullConsumer:
                 instrumentation=instrumentation,
             ).__aenter__()
             self._hand_out = hand_out = deliveries._hand_out()
-            self._read_ahead = ReadAhead(max(1, min(prefetch // 2, _MAX_AHEAD)), time.monotonic())
+            self._read_ahead = ReadAhead(max(1, min(hand_out.prefetch.half, _MAX_AHEAD)), time.monotonic())
             self._bridge = ThreadBridge(self._loop, hand_out.queue, 1, self._name, self._on_wake)
             self._handled = HandledDeliveries(self._loop, hand_out, self._name, ack_delay, self._bridge.wake)
             self._bridge.start(deliveries, hand_out.take)

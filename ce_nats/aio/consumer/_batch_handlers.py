@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from typing import Final
 
@@ -46,7 +46,10 @@ class Collector:
             while True:
                 try:
                     await self._fill(batch)
-                    may_handle = not batch or await self._deliveries.may_handle()
+                    if not batch:
+                        return batch
+                    batch = self._in_turn(batch)
+                    may_handle = await self._deliveries.may_handle()
                 except BaseException:
                     self._put_back(batch)
                     raise
@@ -55,21 +58,23 @@ class Collector:
                     batch = []
                     continue
                 breaker = self._ledger.breaker
-                if not batch or breaker.state is BreakerState.CLOSED:
-                    return batch
-                self._put_back([delivery for delivery in batch if not breaker.is_probe(delivery.sequence)])
-                batch = [delivery for delivery in batch if breaker.is_probe(delivery.sequence)]
+                if breaker.state is not BreakerState.CLOSED:
+                    self._put_back([delivery for delivery in batch if not breaker.is_probe(delivery.sequence)])
+                    batch = [delivery for delivery in batch if breaker.is_probe(delivery.sequence)]
                 if batch:
                     return batch
+
+    def _in_turn(self, batch: list[Delivery]) -> list[Delivery]:
+        """Return the deliveries of a complete batch without those that must wait for others of their keys."""
+        self._ledger.end_batch([delivery._entry for delivery in batch])
+        return [delivery for delivery in batch if delivery._entry.is_current(delivery._turn)]
 
     async def _fill(self, batch: list[Delivery]) -> None:
         isolation = self._ledger.isolation
         end = 0.0
         while len(batch) < self._max_events:
-            delivery = self._deliveries.take() if self._next is None else None
+            delivery = self._deliveries.take(gathers=True) if self._next is None else None
             if delivery is None:
-                if batch and self._ledger.is_blocked:
-                    return
                 delivery = await self._wait(end - time.monotonic() if batch else None, is_first=not batch)
                 if delivery is None:
                     return
@@ -84,7 +89,7 @@ class Collector:
     async def _wait(self, seconds: float | None, *, is_first: bool) -> Delivery | None:
         """Return the next delivery; None after the end, after the time, and after an error that can wait."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._deliveries.next())
+            self._next = asyncio.get_running_loop().create_task(self._deliveries.next(gathers=True))
         await asyncio.wait({self._next}, timeout=seconds if seconds is None else max(0.0, seconds))
         if not self._next.done() or (not is_first and (self._next.cancelled() or self._next.exception() is not None)):
             return None
@@ -146,6 +151,8 @@ class BatchWorkers(Workers):
         parts = [deliveries]
         try:
             while parts:
+                if not await self._is_in_turn(parts):
+                    continue
                 batch = Batch(parts[-1])
                 requests = worker.cancelling()
                 error = await self._call(worker, batch, requests)
@@ -170,6 +177,17 @@ class BatchWorkers(Workers):
             for delivery in _in_order(parts):
                 await self._end(delivery, error)
             self._raise(error)
+
+    async def _is_in_turn(self, parts: list[list[Delivery]]) -> bool:
+        """Put back what must wait for others of its key, in the last part; return whether anything is left of it."""
+        successors = self._deliveries.settler.out_of_turn(parts[-1])
+        if successors:
+            parts[-1] = [delivery for delivery in parts[-1] if delivery not in successors]
+            await self._put_back(successors)
+        if not parts[-1]:
+            parts.pop()
+            return False
+        return True
 
     async def _divide(self, parts: list[list[Delivery]], error: Exception) -> None:
         """Divide the last part, which has failed, except for what its handler has settled."""
@@ -224,23 +242,41 @@ class BatchWorkers(Workers):
 
     async def _settle_batch(self, batch: Batch, failed: dict[int, Exception]) -> None:
         """Settle the messages of a batch: first those that only have to be acknowledged."""
-        acknowledge = self._deliveries.settler.acknowledge
-        others = [
-            index
-            for index, delivery in enumerate(batch.deliveries)
-            if index in failed or index in batch._rejected or index in batch._retried or not acknowledge(delivery)
-        ]
-        self._deliveries.flush_acks()
-        for index in others:
-            error = failed.get(index)
-            if error is None and index in batch._rejected:
-                self._leave(batch.deliveries[index])
-                await self._deliveries.settler.background.run(self._settle_as_marked(batch, index))
-            elif error is None and index in batch._retried:
-                self._leave(batch.deliveries[index])
+        settler, deliveries = self._deliveries.settler, batch.deliveries
+        rejected, retried = (
+            [index for index in marks if index not in failed] for marks in (batch._rejected, batch._retried)
+        )
+        if settler.keeps_order:  # later events of their keys are only done if the dead letters are stored
+            for index in rejected:
+                self._leave(deliveries[index])
                 await self._settle_as_marked(batch, index)
-            else:
-                await self._settle(batch.deliveries[index], error)
+        others = {*failed, *rejected, *retried}
+        done = [delivery for index, delivery in enumerate(deliveries) if index not in others]
+        successors = settler.out_of_turn(done)
+        done = [delivery for delivery in done if delivery not in successors]
+        await self._settle_together([delivery for delivery in done if not settler.acknowledge(delivery)])
+        await self._put_back(successors)
+        for index in [] if settler.keeps_order else rejected:
+            self._leave(deliveries[index])
+            await settler.background.run(self._settle_as_marked(batch, index))
+        for index in retried:
+            self._leave(deliveries[index])
+            await self._settle_as_marked(batch, index)
+        for index, error in failed.items():
+            await self._settle(deliveries[index], error)
+
+    async def _settle_together(self, deliveries: list[Delivery]) -> None:
+        """Settle messages that the handler has handled; the server confirms all of them in one round trip."""
+        self._deliveries.flush_acks()
+        for delivery in deliveries:
+            self._leave(delivery)
+        await asyncio.gather(*(self._settle_block(delivery, None) for delivery in deliveries))
+
+    async def _put_back(self, deliveries: Iterable[Delivery]) -> None:
+        """End the blocks of events that are handled again, after others of their keys."""
+        for delivery in deliveries:
+            self._leave(delivery)
+            await self._deliveries.settler.put_back(delivery)
 
     async def _settle_as_marked(self, batch: Batch, index: int) -> None:
         """Dead-letter or redeliver an event, as the handler has asked for."""

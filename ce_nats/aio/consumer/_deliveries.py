@@ -54,8 +54,12 @@ class Deliveries:
         """Whether the program has stopped the consumer, or its connection is closed or being drained."""
         return self._running.stopped.is_set() or self._nc.is_closed or self._nc.is_draining
 
-    def take(self) -> Delivery | None:
-        """Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`."""
+    def take(self, *, gathers: bool = False) -> Delivery | None:
+        """
+        Return the next delivery if there is one, and it only has to be decoded; else None: see :meth:`next`.
+
+        ``gathers``: As for :meth:`Ledger.take`.
+        """
         now = time.monotonic()
         ledger = self._ledger
         if (
@@ -65,7 +69,7 @@ class Deliveries:
             or not self._nc.is_connected
         ):
             return None
-        entry = ledger.take(now)
+        entry = ledger.take(now, gathers=gathers)
         if entry is None:
             return None
         raw = entry.raw
@@ -81,9 +85,11 @@ class Deliveries:
             return None
         return Delivery(self.settler, entry, event, self._preparation.resolve)
 
-    async def next(self) -> Delivery | None:
+    async def next(self, *, gathers: bool = False) -> Delivery | None:
         """
         Wait for the next delivery, and return it; None after the end.
+
+        ``gathers``: As for :meth:`Ledger.take`.
 
         Raises:
             DeliveryError: The error that ends the iterations.
@@ -94,7 +100,7 @@ class Deliveries:
             if not await self.may_handle():
                 continue
             now = time.monotonic()
-            entry = ledger.take(now)
+            entry = ledger.take(now, gathers=gathers)
             if entry is not None:
                 self._note_taken(now)
                 delivery = await self._preparation.prepare(entry)

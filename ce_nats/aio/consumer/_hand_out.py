@@ -25,6 +25,7 @@ class HandOut:
 
     Attributes:
         queue: Deliveries that no thread has taken yet.
+        prefetch: Number of messages that may wait.
         handled: Deliveries whose blocks have ended without an exception, and whose messages are not settled yet. Any
             thread may add those for which :meth:`is_acknowledged_later`.
         take: Returns the next delivery if there is one, and it only has to be decoded.
@@ -42,6 +43,7 @@ class HandOut:
         running: Running,
     ) -> None:
         self.queue = ledger.handed
+        self.prefetch = ledger.prefetch
         self.handled: deque[Delivery] = deque()
         self.take: Final[Callable[[], Delivery | None]] = deliveries.take
         self.is_acknowledged_later = settler.is_acknowledged_later

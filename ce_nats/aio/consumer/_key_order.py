@@ -6,7 +6,7 @@ The sequence of a message in its stream is its place in the order of its key.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Collection, Hashable, Iterable
 from enum import Enum
 from typing import Final
@@ -20,7 +20,7 @@ GONE_SECONDS: Final = 1.5
 
 
 class KeyOrder:
-    """Queues of messages, one for each key: only the first message of a key may be handled."""
+    """Queues of messages, one for each key: the first message of a key may be handled, with those that follow it."""
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, list[int]] = {}
@@ -54,6 +54,41 @@ class KeyOrder:
         if not queue:
             del self._queues[key]
         return queue[0] if queue and was_first else None
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._keys
+
+    def __getitem__(self, sequence: int) -> Hashable:
+        """Return the key of a queued message."""
+        return self._keys[sequence]
+
+    def is_first(self, sequence: int) -> bool:
+        """Return whether no other message of its key is queued before a message."""
+        return not self.out_of_turn([sequence])
+
+    def following(self, sequence: int) -> int | None:
+        """Return the message that is queued after another one of its key; None without one."""
+        queue = self._queues.get(self._keys.get(sequence), [])
+        if not queue:
+            return None
+        # The first one is not sorted.
+        place = 1 if queue[0] == sequence else bisect_right(queue, sequence, lo=1)
+        return queue[place] if place < len(queue) else None
+
+    def out_of_turn(self, sequences: Iterable[int]) -> list[int]:
+        """Return those of some messages before which others of their keys are queued that are not among them."""
+        places: dict[Hashable, int] = {}
+        others = []
+        for sequence in sequences:
+            if sequence not in self._keys:
+                continue
+            key = self._keys[sequence]
+            place = places.get(key, 0)
+            if self._queues[key][place] == sequence:
+                places[key] = place + 1
+            else:
+                others.append(sequence)
+        return others
 
 
 class Continuity:

@@ -9,12 +9,51 @@ missing ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Hashable
 
 from ...wire._ack_subject import AckSubject
 from .._jetstream_api import Progress
 from ._entry import Entry
 from ._key_order import Continuity, KeyOrder
+
+
+class Gathering:
+    """
+    The batch that is being collected: messages of a key may be handled together, in their order.
+
+    ``order`` has the messages whose keys are known.
+    """
+
+    def __init__(self, order: KeyOrder) -> None:
+        self._order = order
+        self._last: dict[Hashable, int] = {}  # sequence of the last message of each key in the batch
+        self._extensible: deque[Hashable] = deque()  # keys whose next message may be there
+
+    def add(self, sequence: int) -> None:
+        """Note a message that was taken for the batch."""
+        if sequence in self._order:
+            key = self._order[sequence]
+            self._last[key] = sequence
+            self._extensible.append(key)
+
+    def admit(self, key: Hashable) -> None:
+        """Note a message that may not be the first one of its key."""
+        if key in self._last:
+            self._extensible.append(key)
+
+    def next(self) -> int | None:
+        """Return a message that follows those of its key in the batch, and is tried for it; None without one."""
+        while self._extensible:
+            following = self._order.following(self._last[self._extensible.popleft()])
+            if following is not None:
+                return following
+        return None
+
+    def clear(self) -> None:
+        """Note that the batch is complete, and the next one begins."""
+        self._last.clear()
+        self._extensible.clear()
 
 
 class Keys:
@@ -25,12 +64,14 @@ class Keys:
         has_begun: Whether this client may fetch messages: no other one keeps the order.
         inbox: Messages whose keys are not known, in the order of arrival; of the stream, when none is missing.
         order: Messages whose keys are known.
+        gathering: The batch that is being collected.
     """
 
     def __init__(self, pause: float) -> None:
         self.has_begun = False
         self.inbox: list[Entry] = []
         self.order = KeyOrder()
+        self.gathering = Gathering(self.order)
         self._pause = pause
         self._continuity = Continuity()
         # While messages are missing:

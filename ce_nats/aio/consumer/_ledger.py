@@ -5,15 +5,16 @@ Where is each message of a consumer that is not settled? A pure machine: no I/O,
 
 A message arrives, is taken by the program, and is acknowledged; its acknowledgement is pending until it is written. A
 message that was delivered very often is a SUSPECT, and taken alone. With a key a message begins in the INBOX, until its
-key is known, and is BLOCKED until it is the first one of its key; a failed one is DELAYED until its next attempt.
-Without a key, a failed message leaves the ledger, and the server delivers it again.
+key is known, and is BLOCKED until it is the first one of its key, or is taken together with those before it; a failed
+one is DELAYED until its next attempt. Without a key, a failed message leaves the ledger, and the server delivers it
+again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -29,6 +30,8 @@ from ._keys import Keys
 
 # Maximum number of messages that wait for others of their keys, for each prefetched message.
 _BLOCKED_FACTOR: Final = 64
+# Maximum number of messages that wait, unless it is given.
+_PREFETCH: Final = 64
 # Number of acknowledgements that are written at once.
 MAX_ACKS: Final = 256
 
@@ -109,16 +112,26 @@ class Prefetch:
 
     At first they are few: a process that is stopped soon releases them, which increments their delivery counts.
 
+    Args:
+        size: The maximum; None begins with 64, and follows the size of batches.
+
     Attributes:
         size: The maximum.
         half: Number of waiting messages up to which others are fetched.
         takes: Number of messages that were taken.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.half = size // 2
+    def __init__(self, size: int | None) -> None:
+        self.size = size or _PREFETCH
+        self.half = self.size // 2
         self.takes = 0
+        self._is_given = size is not None
+
+    def follow(self, events: int) -> None:
+        """Note that batches have this number of events: a whole one may wait, unless the maximum was given."""
+        if not self._is_given:
+            self.size = max(_PREFETCH, events)
+            self.half = self.size // 2
 
     @property
     def most(self) -> int:
@@ -141,7 +154,7 @@ class Ledger:
     """
 
     def __init__(
-        self, prefetch: int, isolation: Isolation, breaker: Breaker, ack_delay: float, *, confirms: bool = False
+        self, prefetch: int | None, isolation: Isolation, breaker: Breaker, ack_delay: float, *, confirms: bool = False
     ) -> None:
         self.isolation = isolation
         self.breaker = breaker
@@ -262,8 +275,12 @@ class Ledger:
 
     # --- Handling -----------------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> Entry | None:
-        """Return the next message; None if none waits, or the next one must wait until others are settled."""
+    def take(self, now: float, *, gathers: bool = False) -> Entry | None:
+        """
+        Return the next message; None if none waits, or the next one must wait until others are settled.
+
+        If it is gathered for a batch, it may follow one of its key that was taken for the same batch.
+        """
         isolation, breaker = self.isolation, self.breaker
         if isolation.alone is not None and isolation.is_one_alone(now):
             return None
@@ -274,8 +291,12 @@ class Ledger:
         elif self._suspects and isolation.may_take(now, self.taken):
             entry = self._suspects.popleft()
             isolation.take(entry, now, self.taken)
+        elif gathers and (successor := self._next_gathered()) is not None:
+            entry = successor
         else:
             return None
+        if gathers and self.keys is not None:
+            self.keys.gathering.add(entry.sequence)
         if breaker.state is not _CLOSED:
             breaker.begin(entry.sequence)
         entry.place = _TAKEN
@@ -285,11 +306,28 @@ class Ledger:
         self.prefetch.takes += 1
         return entry
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether messages wait, and each of them for another one of its key, or for its next attempt."""
+    def _next_gathered(self) -> Entry | None:
+        """Return a message that waits only for others of its key that the batch has, unless it is a suspect."""
         keys = self.keys
-        return bool(self.waiting and keys is not None and not (self._ready or self._suspects or keys.inbox))
+        while keys is not None and (sequence := keys.gathering.next()) is not None:
+            entry = self._entries.get(sequence)
+            if entry is not None and entry.place is _BLOCKED and entry.arrival <= self.isolation.limit:
+                return entry
+        return None
+
+    def end_batch(self, entries: Sequence[Entry]) -> None:
+        """Note that a batch is complete, and put back messages that must not be handled in it."""
+        if self.keys is not None:
+            self.keys.gathering.clear()
+            for entry in self.out_of_turn(entries):
+                self.put_back(entry)
+
+    def out_of_turn(self, entries: Sequence[Entry]) -> set[Entry]:
+        """Return those of some messages that must wait for others of their keys, which are not among them."""
+        if self.keys is None:
+            return set()
+        sequences = {*self.keys.order.out_of_turn(entry.sequence for entry in entries)}
+        return {entry for entry in entries if entry.sequence in sequences}
 
     def pause(self, now: float) -> float | None:
         """Return the seconds after which :meth:`take` may return a message without a further event; None if never."""
@@ -305,6 +343,9 @@ class Ledger:
         self._leave(entry)
         self.waiting += 1
         is_suspect = self.isolation.end(entry)
+        if self.keys is not None and not self.keys.order.is_first(entry.sequence):
+            entry.place = _BLOCKED
+            return
         entry.place = _SUSPECT if is_suspect else _READY
         queue = self._suspects if is_suspect else self._ready
         if is_first:
@@ -514,6 +555,8 @@ class Ledger:
         entry.place = _BLOCKED
         if is_first:
             self._queue(entry, now)
+        else:
+            self.keys.gathering.admit(key)
 
     def admit_without_key(self, entry: Entry) -> None:
         """Note that the function for the key of a message has failed: it holds back no others."""
@@ -529,7 +572,7 @@ class Ledger:
             if following is None or following.place is not _BLOCKED:
                 return False
             self._queue(following, now)
-        elif entry.has_started or entry.place is not _BLOCKED:
+        elif entry.has_started or entry.place is not _BLOCKED or not keys.order.is_first(entry.sequence):
             return False
         elif entry.has_key:
             self._queue(entry, now)

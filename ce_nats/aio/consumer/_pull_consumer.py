@@ -95,7 +95,7 @@ class _Options:
         expiry_leeway: None if expired events are not skipped.
     """
 
-    prefetch: int
+    prefetch: int | None
     unavailable: tuple[type[Exception], ...]
     pause_after: int | None
     double_ack: bool
@@ -242,7 +242,8 @@ class PullConsumer:
             its begin and end, and each minute; the outcome is ``unavailable``.
         pause_after: Number of failures in a row, of at least ten different events, after which the same happens without
             such an exception. :class:`~ce_nats.Reject` does not count. None switches this off.
-        prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
+        prefetch: Maximum number of fetched messages that are not handled yet, 1 or more. By default 64, and as many as
+            a batch has.
         double_ack: True waits until the server confirms each acknowledgement. :meth:`run` without a key continues with
             other messages meanwhile, at most 256; it reports acknowledgements that are not confirmed in time, and
             returns after the last one.
@@ -291,7 +292,7 @@ class PullConsumer:
         backoff: Backoff | Sequence[float] = BACKOFF,
         unavailable: Sequence[type[Exception]] = (),
         pause_after: int | None = 20,
-        prefetch: int = 64,
+        prefetch: int | None = None,
         double_ack: bool = False,
         ack_delay: float = ACK_DELAY,
         mode: Mode | None = None,
@@ -318,7 +319,8 @@ class PullConsumer:
         check_exceptions("unavailable", unavailable)
         if pause_after is not None:
             check_count("pause_after", pause_after)
-        check_count("prefetch", prefetch)
+        if prefetch is not None:
+            check_count("prefetch", prefetch)
         check_seconds("ack_delay", ack_delay)
         check_seconds("expiry_leeway", expiry_leeway)
         self._js = js
@@ -543,8 +545,8 @@ class PullConsumer:
             max_wait: Seconds after the first event until a batch is complete. With 0, it has what has already arrived.
             concurrency: Maximum number of concurrent handlers. With more than one, batches are handled out of order,
                 unless there is a ``key``.
-            key: As for :meth:`run`. A batch has at most one event of each key, and the next event of a key is in a
-                batch after its handler has returned.
+            key: As for :meth:`run`. Events of a key are in one running batch only, in their order. If one of them
+                fails, those after it in the batch are handled again, after it.
             stop_timeout: As for :meth:`run`.
 
         Raises:
@@ -560,6 +562,7 @@ class PullConsumer:
         check_key(key)
         check_optional_seconds("stop_timeout", stop_timeout)
         parts = self._open_parts()
+        parts.ledger.prefetch.follow(max_events)
         collector = Collector(parts.deliveries, parts.ledger, max_events, max_wait)
         workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector)
         await self._run(workers, concurrency, key, stop_timeout)

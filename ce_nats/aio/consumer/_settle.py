@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -32,6 +32,8 @@ from ._record import Recorder
 from ._running import Reporter, Running
 
 _log: Final = logging.getLogger(__name__)
+
+AttemptT = TypeVar("AttemptT", bound=Attempt)
 
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
 _ACK: Final = Action.ACK
@@ -122,6 +124,25 @@ class Settler:
         """Note the end of a block."""
         if self._ledger.end_block(attempt._entry, attempt._turn, time.monotonic()):
             self._running.wake()
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the order of keys is kept."""
+        return self._ledger.keys is not None
+
+    def out_of_turn(self, attempts: Sequence[AttemptT]) -> set[AttemptT]:
+        """Return those that are not settled, and must wait for others of their keys, which are not among them."""
+        if self._ledger.keys is None:
+            return set()
+        handled = [each for each in attempts if each._entry.is_settled or each._entry.is_current(each._turn)]
+        found = self._ledger.out_of_turn([attempt._entry for attempt in handled])
+        return {each for each in handled if each._entry in found and not (each.is_settled or is_acked(each._entry))}
+
+    async def put_back(self, attempt: Attempt) -> None:
+        """End the block of a message that is handled again, after others of its key."""
+        self._ledger.hold(attempt._entry, is_first=True)
+        self._record_outcome(attempt, OutcomeKind.RELEASED, None, None)
+        await self.end(attempt, Outcome.DONE, None)
 
     def drop(self, entry: Entry, turn: int) -> None:
         """Note that the program has dropped an unsettled delivery; may be called in any thread."""

@@ -429,17 +429,21 @@ async def test_stop_completes_the_batch(consume, publish, is_settled, nc, js, st
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_order_of_keys(consume, publish, is_settled, concurrency):
-    """Events of a key are in one running batch only, and a failed one holds back later ones of its key."""
+    """
+    Events of a key are in one running batch only, and a failed one holds back later ones of its key.
+
+    Those after it in its batch are handled again, so the last effects are in order.
+    """
     await publish(*range(200))
-    handled, failed, running = {}, set(), set()
+    effects, failed, running, shared, sizes = {}, set(), set(), set(), []
     async with consume(max_deliveries=20, on_error=lambda error, delivery: None) as consumer:
 
         async def handle(batch):
             numbers = numbers_of(batch)
-            keys = [number % 10 for number in numbers]
-            assert len({*keys}) == len(keys)
-            assert not running & {*keys}
+            keys = {number % 10 for number in numbers}
+            shared.update(keys & running)
             running.update(keys)
+            sizes.append(len(batch))
             await asyncio.sleep(0.001)
             errors = {}
             for index, number in enumerate(numbers):
@@ -447,21 +451,91 @@ async def test_order_of_keys(consume, publish, is_settled, concurrency):
                     failed.add(number)
                     errors[index] = ValueError()
                 else:
-                    handled.setdefault(number % 10, []).append(number)
+                    effects.pop(number, None)
+                    effects[number] = None
             running.difference_update(keys)
-            if sum(map(len, handled.values())) == 200:
-                consumer.stop()
             if errors:
                 raise BatchError(errors)
+            if len(effects) == 200:
+                consumer.stop()
 
         await after(
             consumer.run_batches(
-                handle, max_wait=1, concurrency=concurrency, key=lambda delivery: number_of(delivery.event) % 10
+                handle, max_wait=0.1, concurrency=concurrency, key=lambda delivery: number_of(delivery.event) % 10
             )
         )
     assert failed == {number for number in range(200) if number % 17 == 3}
-    assert handled == {key: [*range(key, 200, 10)] for key in range(10)}
+    assert max(sizes) > 20 and not shared
+    for key in range(10):
+        assert [number for number in effects if number % 10 == key] == [*range(key, 200, 10)]
     await is_settled()
+
+
+async def fail_by_name(batch):
+    raise BatchError({2: ValueError()})
+
+
+async def fail_as_a_whole(batch):
+    if 3 in numbers_of(batch):
+        raise ValueError
+
+
+async def nak(batch):
+    batch.nak(2)
+
+
+async def nak_at_once(batch):
+    await batch.deliveries[2].nak(0)
+
+
+async def reject(batch):
+    batch.reject(2)
+
+
+async def ack_at_once(batch):
+    for delivery in batch.deliveries[3:]:
+        await delivery.ack()
+    raise BatchError({2: ValueError()})
+
+
+@pytest.mark.parametrize(
+    ("handler", "later"),
+    [
+        (fail_by_name, [[3, 4, 5]]),
+        # Its halves, down to the event that fails.
+        (fail_as_a_whole, [[1, 2], [3, 4, 5], [3], [3, 4, 5]]),
+        (nak, [[3, 4, 5]]),
+        (nak_at_once, [[3, 4, 5]]),
+        (reject, []),
+        (ack_at_once, [[3]]),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"double_ack": True}, {"on_outcome": lambda _: None}])
+async def test_successors_of_an_event_wait_until_it_is_handled(
+    consume, publish, is_settled, dead_letters, handler, later, options
+):
+    """Those of its key in its batch are handled again, but not those that the handler has acknowledged itself."""
+    await publish(1, 2, 3, 4, 5)
+    calls, count = [], 1 + len(later)
+    async with consume(**options, backoff=[0], on_error=lambda error, delivery: None) as consumer:
+
+        async def handle(batch):
+            calls.append([number for number in numbers_of(batch) if number <= 5])
+            if len(calls) == 1 and later:
+                await publish(*range(6, 11 - len(later[-1])))  # which complete the last batch
+            if len(calls) == count:
+                consumer.stop()
+            if len(calls) < max(count, 2):
+                await handler(batch)
+
+        await after(
+            consumer.run_batches(
+                handle, max_events=5, max_wait=60, key=lambda delivery: number_of(delivery.event) <= 5 or "other"
+            )
+        )
+    assert calls == [[1, 2, 3, 4, 5], *later]
+    await is_settled()
+    await dead_letters(handler is reject)
 
 
 async def test_outcome_of_each_event(run, publish):

@@ -46,6 +46,34 @@ def test_message_that_waits_can_be_removed():
     assert order.finish(1) == 3
 
 
+@each(
+    ("together", "waiting"),
+    [
+        ([5], []),
+        ([2], [2]),
+        ([5, 2, 9], []),
+        ([5, 9], [9]),
+        ([2, 5], [2]),
+        ([9, 5, 2], [9]),
+        ([6, 5, 8, 2], []),
+        ([8, 5], [8]),
+        ([1, 5], []),  # one without a key
+    ],
+)
+def test_messages_that_are_handled_together_follow_each_other(together, waiting):
+    order = KeyOrder()
+    for number, key in ((5, "a"), (9, "a"), (2, "a"), (6, "b"), (8, "b")):
+        order.add(number, key)
+    assert order.out_of_turn(together) == waiting
+
+
+def test_message_that_follows_another_one():
+    order = KeyOrder()
+    for number, key in ((5, "a"), (9, "a"), (2, "a"), (6, "b")):
+        order.add(number, key)
+    assert [order.following(number) for number in (5, 2, 9, 6, 1)] == [2, 9, None, None, None]
+
+
 def test_key_that_is_not_hashable_is_an_error_without_an_effect():
     order = KeyOrder()
     with pytest.raises(TypeError):

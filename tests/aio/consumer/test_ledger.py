@@ -33,8 +33,8 @@ MOVES = {
         "ready": "taken inbox suspect dropped pending",
         "suspect": "taken inbox dropped",
         "inbox": "blocked ready suspect delayed dropped taken",
-        "blocked": "ready suspect inbox dropped",
-        "taken": "ready suspect delayed dropped pending settled",
+        "blocked": "ready suspect inbox taken dropped",
+        "taken": "ready suspect blocked delayed dropped pending settled",
         "delayed": "blocked ready dropped",
         "dropped": "settled",
         "pending": "settled",
@@ -523,13 +523,16 @@ class Client:
         meanwhile()
         keys.complete(progress, self.ledger.sequences())
 
-    def take(self, now, finished):
-        """Take a message, and check that it may be handled now."""
+    def take(self, now, finished, batch=None):
+        """Take a message, and check that it may be handled now, with those of a batch."""
         wait = self.ledger.breaker.wait(now)
-        entry = self.ledger.take(now)
+        entry = self.ledger.take(now, gathers=batch is not None)
+        together = {one.sequence for one in batch or []}
         is_one_alone = self.alone is not None and now < self.alone[1]
         if entry is None:
-            assert is_one_alone or wait != 0 or all(one.place is not Place.READY for one in self.ledger.in_flight())
+            is_blocked = is_one_alone or wait != 0
+            assert is_blocked or all(one.place is not Place.READY for one in self.ledger.in_flight())
+            assert is_blocked or not self.follows(together)
             return None
         assert entry.sequence not in {one.sequence for one in self.running}
         assert not is_one_alone
@@ -541,10 +544,20 @@ class Client:
             assert entry.sequence not in self.settled
             assert entry not in [one for one, _ in self.blocks]
             earlier = set(range(entry.sequence % 3, entry.sequence, 3)) - {0}
-            assert earlier <= finished | self.dropped | self.returned
+            assert earlier <= finished | self.dropped | self.returned | together
             handled = self.running + [one for one, _ in self.blocks]
-            assert not earlier & {one.sequence for one in handled if one.has_key}
+            assert not (earlier - together) & {one.sequence for one in handled if one.has_key}
         return entry
+
+    def follows(self, together):
+        """Return whether a message waits for those of a batch, and for no others."""
+        for key in {sequence % 3 for sequence in together}:
+            queued = [one for one in self.ledger.in_flight() if one.has_key and one.sequence % 3 == key]
+            others = [one for one in queued if one.sequence not in together and one.place is not Place.INBOX]
+            is_first = others and all(one.sequence in together for one in queued if one.sequence < others[0].sequence)
+            if is_first and others[0].place is Place.BLOCKED and others[0].arrival <= 2:
+                return True
+        return False
 
     def put_back(self, entry):
         self.ledger.put_back(entry)
@@ -624,7 +637,7 @@ class Simulation:
         self.clients = [Client(self.server, self.prefetch, has_keys, self.has_key, self.now) for _ in range(count)]
 
     def run(self, steps):
-        often = [self.fetch, self.take, self.end_handler]
+        often = [self.fetch, self.take, self.end_handler, self.handle_batch]
         rare = [
             self.publish,
             self.restart_client,
@@ -669,6 +682,35 @@ class Simulation:
         else:
             client.ledger.begin(entry)
             client.running.append(entry)
+
+    def handle_batch(self, client):
+        """Handle messages together, in their order; those after a failed one of their key are handled later."""
+        batch = []
+        for _ in range(self.random.randint(1, 8)):
+            entry = client.take(self.now, self.finished, batch)
+            if entry is not None:
+                client.running.append(entry)
+                batch.append(entry)
+                if client.alone is not None and client.alone[0] is entry:
+                    break
+            elif self.random.random() < 0.3:
+                self.fetch(client)
+        client.ledger.end_batch(batch)
+        for entry in batch:
+            if entry.place is not Place.TAKEN:
+                client.running.remove(entry)
+        batch = [entry for entry in batch if entry in client.running]
+        for entry in batch:
+            client.ledger.begin(entry)
+        for entry in batch:
+            handled = [one for one in batch if one.is_settled or one in client.running]
+            if entry in client.ledger.out_of_turn(handled):
+                client.running.remove(entry)
+                turn = entry.turn
+                client.ledger.hold(entry, is_first=True)
+                client.ledger.end_block(entry, turn, self.now)
+            else:
+                self.finish(client, entry, self.random.choice(OUTCOMES if entry.has_key else ["rejected", "failed"]))
 
     def end_handler(self, client):
         if client.running:
@@ -753,7 +795,6 @@ class Simulation:
             else:
                 client.waiting_since = min(client.waiting_since, self.now)
             assert ledger.isolation.alone in (None, *client.running)
-            assert ledger.is_blocked == (ledger.keys is not None and bool(waiting) and not {*waiting} & {*TAKEABLE})
 
     def end(self):
         """Without further faults, everything is handled."""
