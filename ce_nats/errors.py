@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MemberDescriptorType
@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 __all__ = [
     "ApiError",
     "AtomicBatchError",
+    "BatchError",
     "CeNatsError",
     "DataLossError",
     "DecodeError",
@@ -485,6 +486,39 @@ class StanError(DeliveryError):
 
 class Reject(Exception):  # noqa: N818 - not an error of the program, but a result of a handler
     """Raised by a handler to reject an event that can never be processed; its message is dead-lettered at once."""
+
+
+class BatchError(Exception):
+    """
+    Raised by a handler of batches: some events have failed, and the others are done.
+
+        raise BatchError({3: ValueError("unknown customer")})
+
+    A failed event is redelivered with back-off, or dead-lettered, as after its exception in a handler of
+    :meth:`PullConsumer.run <ce_nats.aio.PullConsumer.run>`.
+
+    Args:
+        errors: Exceptions by the index of the event in the batch.
+
+    Attributes:
+        errors: As the argument.
+
+    Raises:
+        TypeError: ``errors`` is not a mapping of integers to exceptions.
+        ValueError: It is empty.
+    """
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        given: object = errors
+        if not isinstance(given, Mapping) or not all(
+            type(index) is int and isinstance(error, Exception) for index, error in given.items()
+        ):
+            raise TypeError(f"errors must be a mapping of indexes to exceptions, got {preview(repr(errors))}")
+        if not errors:
+            raise ValueError("errors must have at least one index")
+        self.errors = dict(errors)
+        index, error = next(iter(self.errors.items()))
+        super().__init__(f"{len(self.errors)} events of the batch have failed; event {index}: {error}")
 
 
 def _blank(kind: type[CeNatsError], args: tuple[Any, ...]) -> CeNatsError:

@@ -46,6 +46,7 @@ from .message import MSG_ID
 __all__ = ["Instrumentation"]
 
 # Bounds of histogram buckets in seconds, from the conventions.
+_SIZES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _SYSTEM: Final = "messaging.system"
@@ -163,6 +164,18 @@ class Instrumentation:
         )
         self._paused = meter.create_up_down_counter(
             "ce_nats.consumer.paused", "{consumer}", "Consumers whose handlers pause because of an outage."
+        )
+        self._batch_size = meter.create_histogram(
+            "ce_nats.batch.size",
+            "{event}",
+            "Events of a call of a handler of batches.",
+            explicit_bucket_boundaries_advisory=_SIZES,
+        )
+        self._batch_duration = meter.create_histogram(
+            "ce_nats.batch.duration",
+            "s",
+            "Duration of a handler of batches.",
+            explicit_bucket_boundaries_advisory=_BOUNDS,
         )
         self._lags: dict[tuple[str, str], Lag] = {}  # of open consumers, by stream and name
         for name, text in _LAG.items():
@@ -294,6 +307,12 @@ class Instrumentation:
     def pause(self, consumer: str, change: int) -> None:
         """Implement :meth:`ce_nats.aio.Instruments.pause`."""
         self._paused.add(change, {_SYSTEM: "nats", GROUP: consumer})
+
+    def batch(self, stream: str, consumer: str, events: int, seconds: float, error: BaseException | None) -> None:
+        """Implement :meth:`ce_nats.aio.Instruments.batch`."""
+        attributes = {_SYSTEM: "nats", STREAM: stream, GROUP: consumer, **error_fields(error)}
+        self._batch_size.record(events, attributes)
+        self._batch_duration.record(seconds, attributes)
 
     def lag(self, stream: str, consumer: str, lag: Lag | None) -> None:
         """Implement :meth:`ce_nats.aio.Instruments.lag`."""

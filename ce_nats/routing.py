@@ -31,7 +31,7 @@ delivery keeps its default, unless its annotation is that of ``data=``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from types import NoneType, SimpleNamespace
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args, get_type_hints
@@ -40,7 +40,7 @@ from ._callables import is_async, name_of
 from .codec import models
 from .codec._type_patterns import TypePatterns
 from .codec.event import DecodedEvent, EventLike
-from .errors import Reject, preview
+from .errors import BatchError, Reject, preview
 
 __all__ = ["Router", "SyncRouter"]
 
@@ -73,10 +73,37 @@ class _Route(NamedTuple):
     positional: list[_Source]
     named: dict[str, _Source]
     has_data: bool = False  # a parameter is the data
+    gets_batch: bool = False  # its argument is a batch
 
     def call(self, delivery: HasEvent) -> Any:
         positional = [source(delivery) for source in self.positional]
         return self.handler(*positional, **{name: source(delivery) for name, source in self.named.items()})
+
+
+class _Call(NamedTuple):
+    """
+    A call of a handler for some events of a batch.
+
+    Attributes:
+        handle: Calls it.
+        indexes: Indexes of the events.
+        errors: Exceptions of single events of the batch.
+    """
+
+    handle: Callable[[], Any]
+    indexes: list[int]
+    errors: dict[int, Exception]
+
+    def fail(self, error: Exception) -> bool:
+        """Note the exception; return False if it is not known which events have failed."""
+        indexes = self.indexes
+        if len(indexes) == 1:
+            self.errors[indexes[0]] = error.errors.get(0, error) if isinstance(error, BatchError) else error
+        elif isinstance(error, BatchError) and all(0 <= index < len(indexes) for index in error.errors):
+            self.errors.update((indexes[index], each) for index, each in error.errors.items())
+        else:
+            return False
+        return True
 
 
 class _Routes:
@@ -105,28 +132,69 @@ class _Routes:
         found = self._routes.match(type)
         return None if found is None else found[0]
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether a handler gets batches, so that a consumer needs :meth:`~ce_nats.aio.PullConsumer.run_batches`."""
+        return any(route.gets_batch for _, route in self._routes.items())
+
+    def split(self, events: Sequence[DecodedEvent]) -> list[list[int]]:
+        """
+        Return the indexes of the events that each handler gets, in the order of its first event.
+
+        ``run_batches()`` calls the router with the events of one handler, so that an exception concerns only these.
+
+        Args:
+            events: Events of a batch.
+        """
+        groups: dict[str | None, list[int]] = {}
+        for index, event in enumerate(events):
+            groups.setdefault(self.match(event.type), []).append(index)
+        return [*groups.values()]
+
     def _find(self, kind: str) -> _Route | None:
         """
         Return the route of a type; None if its events are skipped.
 
         Raises:
             Reject: No pattern matches, and unknown types are rejected.
+            TypeError: Its handler gets batches.
         """
         found = self._routes.match(kind)
+        if found is not None and found[1].gets_batch:
+            raise TypeError(f"{name_of(found[1].handler)} gets batches: the router must be called with a batch")
         if found is not None:
             return found[1]
         if self._skips:
             return None
         raise Reject(f"no handler for events of type {preview(kind, 200)}")
 
-    def _add(self, pattern: str, handler: Callable[..., Any], data: Any) -> None:
+    def _calls(self, batch: Any, errors: dict[int, Exception]) -> Iterator[_Call]:
+        """Yield the calls for a batch; marks of a part are also those of the batch, if it has no exception."""
+        for group in self.split(batch):
+            found = self._routes.match(batch[group[0]].type)
+            if found is None or not found[1].gets_batch:
+                for index in group:
+                    yield _Call(partial(self, batch.deliveries[index]), [index], errors)
+                continue
+            part = batch if len(group) == len(batch) else type(batch)([batch.deliveries[index] for index in group])
+            yield _Call(partial(found[1].handler, part), group, errors)
+            if part is not batch:
+                for index, reason in part.rejects.items():
+                    batch.reject(group[index], reason)
+                for index, delay in part.naks.items():
+                    batch.nak(group[index], delay)
+
+    def _add(self, pattern: str, handler: Callable[..., Any], data: Any, *, gets_batch: bool = False) -> None:
         known = self._routes.get(pattern)
         self._check_kind(handler)
         if known is not None:
             raise ValueError(f"pattern {pattern!r} must have one handler, has {name_of(known.handler)}")
-        self._routes.add(pattern, _route(handler, data))
+        self._routes.add(pattern, _batch_route(handler) if gets_batch else _route(handler, data))
 
     def _check_kind(self, handler: object) -> None:
+        raise NotImplementedError
+
+    def __call__(self, delivery: Any) -> Any:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -148,10 +216,10 @@ class Router(_Routes):
         await consumer.run(router)
 
     ``await router(item)`` also works for messages of subscriptions, deliveries of ``ce_nats.stan``, and fake
-    deliveries; it returns the result of the handler. All exceptions propagate: those of the handler; ``DecodeError``
-    with ``data-mismatch`` if the data does not have the type of the parameter; :class:`~ce_nats.Reject` for unknown
-    types; the error of a message without an event. A consumer dead-letters messages with the second and the third at
-    once.
+    deliveries, and for batches; it returns the result of the handler, but None for a batch. All exceptions propagate:
+    those of the handler; ``DecodeError`` with ``data-mismatch`` if the data does not have the type of the parameter;
+    :class:`~ce_nats.Reject` for unknown types; the error of a message without an event. A consumer dead-letters
+    messages with the second and the third at once.
 
     Args:
         unknown: For events whose type matches no pattern: ``"reject"`` raises :class:`~ce_nats.Reject`, whose text has
@@ -190,7 +258,44 @@ class Router(_Routes):
         self._routes.get(pattern)  # an invalid pattern is an error here
         return register
 
-    async def __call__(self, delivery: HasEvent) -> Any:
+    def batch(self, pattern: str) -> Callable[[_AsyncT], _AsyncT]:
+        """
+        Register the decorated async function for batches of events, and return it unchanged.
+
+            @router.batch("com.example.reading.*")
+            async def store(batch: aio.Batch) -> None: ...
+
+            await consumer.run_batches(router)
+
+        It is called with one batch, of the events for which the pattern wins, as by
+        :meth:`~ce_nats.aio.PullConsumer.run_batches`. Handlers of :meth:`on` get the other events, one after the other.
+        Events of different patterns are handled in another order than that of the stream.
+
+        Args:
+            pattern: As for :meth:`on`.
+
+        Raises:
+            ValueError: As :meth:`on`.
+            TypeError: The pattern is not a str; the handler is not async, or does not take one argument.
+        """
+
+        def register(handler: _AsyncT) -> _AsyncT:
+            self._add(pattern, handler, None, gets_batch=True)
+            return handler
+
+        self._routes.get(pattern)  # an invalid pattern is an error here
+        return register
+
+    async def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
+        if isinstance(delivery, Sequence):
+            errors: dict[int, Exception] = {}
+            for call in self._calls(delivery, errors):
+                try:
+                    await call.handle()
+                except Exception as error:
+                    if not call.fail(error):
+                        raise
+            return _finish(errors)
         route = self._find(delivery.event.type)
         if route is None:
             return None
@@ -248,7 +353,35 @@ class SyncRouter(_Routes):
         self._routes.get(pattern)  # an invalid pattern is an error here
         return register
 
-    def __call__(self, delivery: HasEvent) -> Any:
+    def batch(self, pattern: str) -> Callable[[_SyncT], _SyncT]:
+        """
+        Register the decorated function, which is not async, for batches of events: see :meth:`Router.batch`.
+
+        Args:
+            pattern: As for :meth:`Router.on`.
+
+        Raises:
+            ValueError: As :meth:`Router.on`.
+            TypeError: As :meth:`Router.batch`; the handler is async.
+        """
+
+        def register(handler: _SyncT) -> _SyncT:
+            self._add(pattern, handler, None, gets_batch=True)
+            return handler
+
+        self._routes.get(pattern)  # an invalid pattern is an error here
+        return register
+
+    def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
+        if isinstance(delivery, Sequence):
+            errors: dict[int, Exception] = {}
+            for call in self._calls(delivery, errors):
+                try:
+                    call.handle()
+                except Exception as error:
+                    if not call.fail(error):
+                        raise
+            return _finish(errors)
         route = self._find(delivery.event.type)
         if route is None:
             return None
@@ -260,6 +393,26 @@ class SyncRouter(_Routes):
         if is_async(handler) or not callable(handler):
             given = name_of(handler)
             raise TypeError(f"a handler of SyncRouter must be a function that is not async, got {given}")
+
+
+def _finish(errors: dict[int, Exception]) -> None:
+    """
+    End the calls for a batch.
+
+    Raises:
+        BatchError: Some events have failed.
+    """
+    if errors:
+        raise BatchError(errors)
+
+
+def _batch_route(handler: Callable[..., Any]) -> _Route:
+    """Return the route of a handler of batches."""
+    try:
+        inspect.signature(handler).bind(None)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name_of(handler)} must take one argument, the batch: {error}") from error
+    return _Route(handler, [], {}, gets_batch=True)
 
 
 def _route(handler: Callable[..., Any], data: Any) -> _Route:

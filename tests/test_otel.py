@@ -410,6 +410,31 @@ async def test_lag_of_an_open_consumer(js, stream, telemetry, consume, make_even
     assert lag() is None
 
 
+async def test_batches(js, stream, telemetry, consume, make_event):
+    for number in range(4):
+        await aio.jetstream.publish(js, make_event(number), f"{stream}.plain")
+    calls = []
+
+    async def handle(batch):
+        calls.append(len(batch))
+        if len(calls) == 1:
+            raise KeyError
+        await asyncio.sleep(0.01)
+        if len(calls) == 3:
+            consumer.stop()
+
+    async with consume() as consumer:
+        await asyncio.wait_for(consumer.run_batches(handle, max_events=4, max_wait=60), 60)
+    own = {"messaging.system": "nats", "messaging.consumer.group.name": "billing", "ce_nats.stream": stream}
+    metrics = telemetry.metrics()
+    failed, done = sorted(metrics["ce_nats.batch.size"], key=lambda point: point.count)
+    assert (failed.sum, dict(failed.attributes)) == (4, own | {"error.type": "KeyError"})
+    assert (done.sum, done.count, dict(done.attributes)) == (4, 2, own)
+    slowest = max(metrics["ce_nats.batch.duration"], key=lambda point: point.max)
+    assert 0.009 <= slowest.min <= slowest.max < 60
+    assert dict(slowest.attributes) == own
+
+
 async def test_expired_events_are_counted_and_have_no_duration(consume, stream, js, make_event, telemetry):
     await aio.jetstream.publish(js, make_event(expirytime="2020-01-01T00:00:00Z"), f"{stream}.plain")
     outcomes = []

@@ -468,3 +468,100 @@ async def test_any_type_is_routed_or_rejected(kind):
         assert not expected
     else:
         assert expected
+
+
+# --- Batches --------------------------------------------------------------------------------------------------------
+
+
+def batch_of(*kinds):
+    return aio.Batch([delivery_of(kind, {"total": number}) for number, kind in enumerate(kinds)])
+
+
+async def call(router, batch):
+    result = router(batch)
+    return result if isinstance(router, SyncRouter) else await result
+
+
+@pytest.fixture(params=["async", "sync"])
+def routed(request):
+    """Return a router with handlers of ``a``, one by one, and ``b``, together, and the list of their calls."""
+    router, calls = (Router if request.param == "async" else SyncRouter)(), []
+
+    def one(event):
+        calls.append(event.data["total"])
+        if event.data["total"] == 5:
+            raise KeyError
+
+    def many(batch):
+        calls.append([event.data["total"] for event in batch])
+        if batch[0].data["total"] == 4:
+            raise aio.BatchError({1: KeyError()})
+        if batch[0].data["total"] == 3:
+            raise KeyError
+        batch.reject(0, "no")
+        batch.nak(-1, 2)
+
+    if request.param == "async":
+
+        @router.on("a")
+        async def handle_one(event):
+            one(event)
+
+        @router.batch("b")
+        async def handle_many(batch):
+            many(batch)
+    else:
+        router.on("a")(one)
+        router.batch("b")(many)
+    return router, calls
+
+
+async def test_batch_is_split_by_handlers(routed):
+    router, calls = routed
+    batch = batch_of("b", "a", "b", "a", "b")
+    await call(router, batch)
+    assert calls == [[0, 2, 4], 1, 3]
+    assert (batch.rejects, batch.naks) == ({0: "no"}, {4: 2})
+    assert router.has_batches
+    assert router.split(batch) == [[0, 2, 4], [1, 3]]
+
+
+async def test_failed_events_of_a_batch(routed):
+    router, calls = routed
+    with pytest.raises(aio.BatchError) as caught:
+        await call(router, batch_of("a", "c", "a", "a", "b", "a", "b", "b"))
+    assert {index: type(error) for index, error in caught.value.errors.items()} == {1: Reject, 5: KeyError, 6: KeyError}
+    assert calls == [0, 2, 3, 5, [4, 6, 7]]
+
+
+@pytest.mark.parametrize(("kinds", "error"), [("cccbb", KeyError), ("cccb", aio.BatchError)])
+async def test_failed_handler_of_a_batch(routed, kinds, error):
+    """Its events may be divided, unless there is one."""
+    router, _ = routed
+    with pytest.raises(error):
+        await call(router, batch_of(*kinds))
+
+
+async def test_handler_of_batches_does_not_get_a_single_event(routed):
+    router, calls = routed
+    with pytest.raises(TypeError, match="must be called with a batch"):
+        await call(router, delivery_of("b"))
+    assert calls == []
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda a, b: None, lambda *, batch: None])
+def test_handler_of_batches_takes_one_argument(handler):
+    with pytest.raises(TypeError, match="must take one argument, the batch"):
+        SyncRouter().batch("a")(handler)
+
+
+def test_pattern_has_one_handler_of_either_kind():
+    router = router_of("a")
+    with pytest.raises(ValueError, match="must have one handler"):
+        router.batch("a")(nothing_of)
+    with pytest.raises(TypeError, match="async function"):
+        router.batch("b")(print)
+    assert not router.has_batches
+
+
+async def nothing_of(batch): ...

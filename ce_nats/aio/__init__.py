@@ -8,13 +8,13 @@ connection of nats-py; those of ``nats.connect()`` are accepted as well. ``ce_na
 Streaming.
 """
 
-from ..errors import DeliveryError, Failure, PublishError, Reject
+from ..errors import BatchError, DeliveryError, Failure, PublishError, Reject
 from . import jetstream
 from ._claim_check import ClaimCheck
 from ._connect import connect
 from ._observer import Instruments, MessageOutcome, Operation, OutcomeKind
 from .check_up._durability import Durability
-from .consumer._batch import Batch, BatchError
+from .consumer._batch import Batch
 from .consumer._dead_letters import RequeueResult, requeue, requeue_all
 from .consumer._delivery import Delivery
 from .consumer._pull_consumer import PullConsumer

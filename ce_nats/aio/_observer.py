@@ -44,7 +44,8 @@ class OutcomeKind(str, Enum):
     EXPIRED = "expired"  # acknowledged without a handler: see ``skip_expired``
     REDELIVERED = "redelivered"  # the server redelivers it after ``delay`` seconds
     UNAVAILABLE = "unavailable"  # it is handled again, when something that its handler needs is available again
-    RELEASED = "released"  # redelivered at once, without a failure: the handler was cancelled, or never ran
+    # Delivered again without a failure: its handler was cancelled, or never ran, or an event before it has failed.
+    RELEASED = "released"
     DEAD_LETTERED = "dead-lettered"  # the dead letter was stored, and the message terminated
     TERMINATED = "terminated"  # without a dead letter: the consumer has no subject for dead letters
     UNSETTLED = "unsettled"  # the acknowledgement was not sent; the server redelivers it after ``ack_wait``
@@ -140,6 +141,18 @@ class Instruments(Protocol):
             change: 1 if they pause, -1 if they continue, or the consumer is left.
         """
 
+    def batch(self, stream: str, consumer: str, events: int, seconds: float, error: BaseException | None) -> None:
+        """
+        Record a call of a handler of batches.
+
+        Args:
+            stream: Name of the stream.
+            consumer: Name of the consumer.
+            events: Number of events of the batch, or of the part of it.
+            seconds: Duration of the handler.
+            error: Exception of the handler, or None.
+        """
+
     def lag(self, stream: str, consumer: str, lag: Lag | None) -> None:
         """
         Record the lag of a consumer; called at intervals.
@@ -189,6 +202,12 @@ class Observer:
         instruments = self._instruments
         if instruments is not None:
             guarded(lambda: instruments.pause(consumer, change))
+
+    def batch(self, stream: str, consumer: str, events: int, seconds: float, error: BaseException | None) -> None:
+        """Report a call of a handler of batches: see :meth:`Instruments.batch`."""
+        instruments = self._instruments
+        if instruments is not None:
+            guarded(lambda: instruments.batch(stream, consumer, events, seconds, error))
 
     @property
     def has_instruments(self) -> bool:

@@ -7,6 +7,7 @@ without ``*`` before all others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from ..errors import EncodeError, preview
@@ -30,6 +31,11 @@ class TypePatterns(Generic[_T]):
         """Patterns in the order in which they are tried: exact types, then prefixes, the longest first."""
         prefixes = sorted(self._prefixes, key=lambda prefix: (-len(prefix), prefix))
         return [*sorted(self._exact), *(prefix + _ANY_REST for prefix in prefixes)]
+
+    def items(self) -> Iterator[tuple[str, _T]]:
+        """Yield patterns and their values."""
+        yield from self._exact.items()
+        yield from ((prefix + _ANY_REST, value) for prefix, value in self._prefixes.items())
 
     def get(self, pattern: str) -> _T | None:
         """Return the value of a pattern itself, or None."""

@@ -16,9 +16,10 @@ and an error is logged for those that could not be sent.
 Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
-from ..aio import Batch, BatchError, Durability, Schedule
-from ..errors import DeliveryError, Failure, PublishError, Reject
+from ..aio import Durability, Schedule
+from ..errors import BatchError, DeliveryError, Failure, PublishError, Reject
 from ._atomic import AtomicBatch
+from ._batch import Batch
 from ._claim_check import ClaimCheck
 from ._connection import Connection, connect
 from ._consumer import PullConsumer

@@ -13,13 +13,14 @@ from nats.js.api import ConsumerConfig
 from .. import aio
 from .._numbers import check_count, check_optional_seconds
 from ..aio._observer import OnOutcome
-from ..aio._util.checks import check_key
+from ..aio._util.checks import check_key, check_single
 from ..aio.consumer._pull_consumer import ACK_DELAY, BACKOFF
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
 from ..redelivery import Backoff, RetryPolicy
 from ..schemas import Validate
+from ._batch import Batch
 from ._bridge import ThreadBridge, check_fork
 from ._claim_check import ClaimCheck
 from ._delivery import Delivery
@@ -192,6 +193,7 @@ class PullConsumer:
             RuntimeError: There is a ``key``, and another call with a key is running.
         """
         check_handler(handler)
+        check_single(handler)
         check_count("concurrency", concurrency)
         check_key(key)
         if key is not None:
@@ -204,7 +206,7 @@ class PullConsumer:
 
     def run_batches(
         self,
-        handler: Callable[[aio.Batch], object],
+        handler: Callable[[Batch], object],
         *,
         max_events: int = 500,
         max_wait: float = 0.1,
@@ -221,8 +223,7 @@ class PullConsumer:
                 database.insert(batch.events)
 
         Args:
-            handler: A function that is not async, called with one :class:`ce_nats.aio.Batch`. It must not call methods
-                of the deliveries, which are asynchronous; ``batch.reject()`` and ``batch.nak()`` are not.
+            handler: A function that is not async, called with one :class:`Batch`.
             max_events: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
             max_wait: As for :meth:`ce_nats.aio.PullConsumer.run_batches`.
             concurrency: Maximum number of handlers that run at once.
@@ -245,7 +246,7 @@ class PullConsumer:
                 call, max_events=max_events, max_wait=max_wait, concurrency=concurrency, key=key
             )
 
-        ThreadBatchWorkers(self._loop, handler, self._timeout).run(run, concurrency, self.stop)
+        ThreadBatchWorkers(self._loop, self._handled, handler, self._timeout).run(run, concurrency, self.stop)
 
     async def _keep_order(self, key: Callable[[aio.Delivery], Hashable]) -> None:
         await self._end_reading_ahead()

@@ -9,6 +9,7 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from .. import aio
+from ..aio.consumer._entry import Entry
 from ..codec.event import DecodedEvent
 from ..errors import CeNatsError
 from ._handled import HandledDeliveries
@@ -29,6 +30,10 @@ class Delivery:
         self._delivery = delivery
         self._handled = handled
         self._is_handled = False  # its block has ended, and the loop acknowledges it
+
+    @property
+    def _entry(self) -> Entry:
+        return self._delivery._entry
 
     @property
     def event(self) -> DecodedEvent:

@@ -11,9 +11,12 @@ from typing import Any, TypeAlias
 
 from .. import aio
 from .._callables import is_async
+from ..aio.consumer._batch_handlers import Splits
 from ..aio.consumer._hand_out import HandOut
 from ..errors import preview
+from ._batch import Batch
 from ._delivery import Delivery
+from ._handled import HandledDeliveries
 from ._loop import Loop
 
 Call: TypeAlias = Callable[[aio.Batch], Awaitable[None]]
@@ -105,8 +108,15 @@ class ThreadBatchWorkers:
     ``timeout``: Seconds without a batch after which a run ends; None waits forever.
     """
 
-    def __init__(self, loop: Loop, handler: Callable[[aio.Batch], object], timeout: float | None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        handled: HandledDeliveries,
+        handler: Callable[[Batch], object],
+        timeout: float | None,
+    ) -> None:
         self._loop = loop
+        self._handled = handled
         self._handler = handler
         self._timeout = timeout
         self._running = 0
@@ -133,6 +143,8 @@ class ThreadBatchWorkers:
             async def call(batch: aio.Batch) -> None:
                 await self._call_in(pool, batch)
 
+            if isinstance(self._handler, Splits):
+                call.split = self._handler.split
             result = pool.submit(self._loop.run, self._run, run, call)
             try:
                 wait([result])
@@ -175,7 +187,7 @@ class ThreadBatchWorkers:
     def _call(self, batch: aio.Batch) -> object:
         """Call the handler, in its thread; an exception that ends the program becomes an ``_ExitError``."""
         try:
-            return self._handler(batch)
+            return self._handler(Batch._of(batch, self._loop, self._handled))
         except Exception:
             raise
         except BaseException as error:

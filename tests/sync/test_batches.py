@@ -100,9 +100,7 @@ def test_order_of_keys(publish, open_consumer):
     handled: dict[int, list[int]] = {}
 
     def handle(batch):
-        numbers = numbers_of(batch)
-        assert len({number % 6 for number in numbers}) == len(numbers)
-        for number in numbers:
+        for number in numbers_of(batch):
             handled.setdefault(number % 6, []).append(number)
         if sum(map(len, handled.values())) == 60:
             consumer.stop()
@@ -185,3 +183,34 @@ def test_handler_that_ends_the_program_releases_its_batch_and_leaves_other_conne
 def test_wrong_arguments(open_consumer, arguments):
     with open_consumer() as consumer, pytest.raises(ValueError, match=next(iter(arguments))):
         consumer.run_batches(print, **arguments)
+
+
+def test_methods_of_deliveries(nc, stream, subject, make_event, open_consumer):
+    """They block, as those of the deliveries that a handler of single events gets."""
+    js = nc.client.jetstream()
+    bucket = subject.replace(".", "_")
+    nc.run(js.create_object_store, bucket, storage="memory")
+    claim_check = nc.claim_check(bucket, over=100)
+    for number, data in enumerate(["x" * 200, {}, {}, {}]):
+        nc.publish_to_stream(make_event(number, data), subject, claim_check=claim_check)
+    calls, data = [], []
+
+    def handle(batch):
+        calls.append(numbers_of(batch))
+        if len(calls) > 1:
+            consumer.stop()
+            return
+        data.append(batch.deliveries[0].resolve().data)
+        data.append(batch[0].data)
+        batch.deliveries[1].ack()
+        batch.deliveries[2].nak(0)
+        batch.deliveries[3].reject("no")
+        assert [delivery.is_settled for delivery in batch.deliveries] == [False, True, True, True]
+
+    try:
+        with open_consumer(claim_check=claim_check) as consumer:
+            consumer.run_batches(handle, max_events=4, max_wait=5)
+    finally:
+        nc.run(js.delete_object_store, bucket)
+    assert data == ["x" * 200] * 2
+    assert calls == [[0, 1, 2, 3], [2]]

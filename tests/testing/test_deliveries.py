@@ -134,6 +134,17 @@ def test_columns_of_a_batch(make_event, mode):
     ]
 
 
+def test_marks_of_a_batch(make_event):
+    batch = Batch([FakeDelivery(to_nats_message(make_event(n), "a")) for n in range(4)])
+    batch.reject(1, "unknown")
+    batch.nak(2)
+    batch.nak(-1, 60)
+    assert (batch.rejects, batch.naks) == ({1: "unknown"}, {2: None, 3: 60})
+    batch.nak(1, 5)
+    batch.reject(3)
+    assert (batch.rejects, batch.naks) == ({3: ""}, {1: 5, 2: None})
+
+
 def test_undecodable_message_is_an_error():
     with pytest.raises(DecodeError, match="not-a-cloudevent"):
         FakeDelivery(NatsMessage("a", b"no"))

@@ -128,6 +128,17 @@ def check_handler(handler: object) -> None:
         raise not_async(handler)
 
 
+def check_single(handler: object) -> None:
+    """
+    Check that a handler takes single deliveries.
+
+    Raises:
+        TypeError: It is a router that has handlers of batches.
+    """
+    if getattr(handler, "has_batches", False):
+        raise TypeError("handler must take single events, got a router with handlers of batches, for run_batches()")
+
+
 def not_async(handler: object) -> TypeError:
     """Return the error for a handler that is not async."""
     return TypeError(

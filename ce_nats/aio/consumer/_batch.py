@@ -7,44 +7,10 @@ from typing import TYPE_CHECKING, overload
 
 from ..._numbers import check_optional_seconds
 from ...codec.event import DecodedEvent
-from ...errors import preview
 from ._delivery import Delivery
 
 if TYPE_CHECKING:
     from ...arrow._received import RecordBatch
-
-
-class BatchError(Exception):
-    """
-    Raised by a handler of batches: some events have failed, and the others are done.
-
-        raise BatchError({3: ValueError("unknown customer")})
-
-    A failed event is redelivered with back-off, or dead-lettered, as after its exception in a handler of
-    :meth:`PullConsumer.run <ce_nats.aio.PullConsumer.run>`.
-
-    Args:
-        errors: Exceptions by the index of the event in the batch.
-
-    Attributes:
-        errors: As the argument.
-
-    Raises:
-        TypeError: ``errors`` is not a mapping of integers to exceptions.
-        ValueError: It is empty.
-    """
-
-    def __init__(self, errors: Mapping[int, Exception]) -> None:
-        given: object = errors
-        if not isinstance(given, Mapping) or not all(
-            type(index) is int and isinstance(error, Exception) for index, error in given.items()
-        ):
-            raise TypeError(f"errors must be a mapping of indexes to exceptions, got {preview(repr(errors))}")
-        if not errors:
-            raise ValueError("errors must have at least one index")
-        self.errors = dict(errors)
-        index, error = next(iter(self.errors.items()))
-        super().__init__(f"{len(self.errors)} events of the batch have failed; event {index}: {error}")
 
 
 class Batch(Sequence[DecodedEvent]):
@@ -58,12 +24,14 @@ class Batch(Sequence[DecodedEvent]):
 
     Attributes:
         deliveries: The delivery of each event. One that the handler settles itself is left as it is.
+        rejects: Reasons of :meth:`reject`, by the index of the event.
+        naks: Delays of :meth:`nak`, by the index of the event.
     """
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self.deliveries = tuple(deliveries)
-        self._rejected: dict[int, str] = {}
-        self._retried: dict[int, float | None] = {}
+        self.rejects: dict[int, str] = {}
+        self.naks: dict[int, float | None] = {}
 
     @property
     def events(self) -> list[DecodedEvent]:
@@ -77,8 +45,9 @@ class Batch(Sequence[DecodedEvent]):
     def __getitem__(self, index: slice) -> list[DecodedEvent]: ...
 
     def __getitem__(self, index: int | slice) -> DecodedEvent | list[DecodedEvent]:
-        found = self.deliveries[index]
-        return found.event if isinstance(found, Delivery) else [delivery.event for delivery in found]
+        if isinstance(index, slice):
+            return [delivery.event for delivery in self.deliveries[index]]
+        return self.deliveries[index].event
 
     def __iter__(self) -> Iterator[DecodedEvent]:
         for delivery in self.deliveries:
@@ -101,8 +70,8 @@ class Batch(Sequence[DecodedEvent]):
             IndexError: The batch has no such event.
         """
         index = self._checked(index)
-        self._rejected[index] = reason
-        self._retried.pop(index, None)
+        self.rejects[index] = reason
+        self.naks.pop(index, None)
 
     def nak(self, index: int, delay: float | None = None) -> None:
         """
@@ -120,8 +89,8 @@ class Batch(Sequence[DecodedEvent]):
         """
         check_optional_seconds("delay", delay)
         index = self._checked(index)
-        self._retried[index] = delay
-        self._rejected.pop(index, None)
+        self.naks[index] = delay
+        self.rejects.pop(index, None)
 
     def columns(self, *, extensions: Mapping[str, str] | None = None) -> RecordBatch:
         """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from ...codec.event import DecodedEvent
+from ...errors import BatchError
 from ...redelivery import BreakerState
 from .._log_fields import error_fields
 from ._acks import is_acked
-from ._batch import Batch, BatchError
+from ._batch import Batch
 from ._deliveries import Deliveries
 from ._delivery import Delivery
 from ._handlers import NotAsyncError, Worker, Workers
@@ -109,6 +111,14 @@ class Collector:
             self._ledger.put_back(delivery._entry)
 
 
+@runtime_checkable
+class Splits(Protocol):
+    """A router, which has several handlers."""
+
+    def split(self, events: Sequence[DecodedEvent]) -> list[list[int]]:
+        """Return the indexes of the events that each handler gets, in the order of its first event."""
+
+
 class BatchWorkers(Workers):
     """Tasks that call a handler with batches."""
 
@@ -118,9 +128,11 @@ class BatchWorkers(Workers):
         handler: Callable[[Batch], Awaitable[object]],
         reporter: Reporter,
         collector: Collector,
+        router: Splits | None,
     ) -> None:
         super().__init__(deliveries, handler, reporter)
         self._collector = collector
+        self._router = router
 
     async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
         """As :meth:`Workers.run`."""
@@ -148,7 +160,8 @@ class BatchWorkers(Workers):
         When the consumer was stopped or its connection closed, the parts that are left are released. During an outage
         all of them are held.
         """
-        parts = [deliveries]
+        parts = self._split(deliveries)
+        whole = [*parts]
         try:
             while parts:
                 if not await self._is_in_turn(parts):
@@ -162,7 +175,7 @@ class BatchWorkers(Workers):
                     parts.pop()
                 elif isinstance(error, Exception) and not isinstance(error, NotAsyncError):
                     if not self._deliveries.settler.is_outage(error):
-                        await self._divide(parts, error)
+                        await self._divide(parts, error, is_whole=any(parts[-1] is part for part in whole))
                 else:
                     assert error is not None
                     raise error
@@ -182,16 +195,23 @@ class BatchWorkers(Workers):
         """Put back what must wait for others of its key, in the last part; return whether anything is left of it."""
         successors = self._deliveries.settler.out_of_turn(parts[-1])
         if successors:
-            parts[-1] = [delivery for delivery in parts[-1] if delivery not in successors]
+            parts[-1][:] = [delivery for delivery in parts[-1] if delivery not in successors]
             await self._put_back(successors)
         if not parts[-1]:
             parts.pop()
             return False
         return True
 
-    async def _divide(self, parts: list[list[Delivery]], error: Exception) -> None:
+    def _split(self, deliveries: list[Delivery]) -> list[list[Delivery]]:
+        """Return the parts of a batch that different functions of a router get, the last of which is handled next."""
+        if self._router is None:
+            return [deliveries]
+        groups = self._router.split([delivery.event for delivery in deliveries])
+        return [[deliveries[index] for index in group] for group in reversed(groups)]
+
+    async def _divide(self, parts: list[list[Delivery]], error: Exception, *, is_whole: bool) -> None:
         """Divide the last part, which has failed, except for what its handler has settled."""
-        if len(parts) == 1:
+        if is_whole:
             name, count = type(error).__name__, len(parts[0])
             text = "%s: a batch of %d events, from sequence %d, has failed; it is handled in smaller parts: %s: %s"
             _log.warning(text, self._target, count, parts[0][0].sequence, name, error, extra=error_fields(error))
@@ -223,11 +243,14 @@ class BatchWorkers(Workers):
 
     async def _call(self, worker: Worker, batch: Batch, requests: int) -> BaseException | None:
         """Call the handler, and return its exception."""
+        error: BaseException | None = None
+        began = time.perf_counter()
         try:
             await self._result(batch)
         except BaseException as failure:
-            return self._cause(worker, requests, failure)
-        return None
+            error = self._cause(worker, requests, failure)
+        self._deliveries.settler.note_batch(batch.deliveries, time.perf_counter() - began, error)
+        return error
 
     @staticmethod
     def _failed(error: BaseException | None, batch: Batch) -> dict[int, Exception] | None:
@@ -243,9 +266,7 @@ class BatchWorkers(Workers):
     async def _settle_batch(self, batch: Batch, failed: dict[int, Exception]) -> None:
         """Settle the messages of a batch: first those that only have to be acknowledged."""
         settler, deliveries = self._deliveries.settler, batch.deliveries
-        rejected, retried = (
-            [index for index in marks if index not in failed] for marks in (batch._rejected, batch._retried)
-        )
+        rejected, retried = ([index for index in marks if index not in failed] for marks in (batch.rejects, batch.naks))
         if settler.keeps_order:  # later events of their keys are only done if the dead letters are stored
             for index in rejected:
                 self._leave(deliveries[index])
@@ -282,10 +303,10 @@ class BatchWorkers(Workers):
         """Dead-letter or redeliver an event, as the handler has asked for."""
         delivery = batch.deliveries[index]
         try:
-            if index in batch._rejected:
-                await delivery.reject(batch._rejected[index])
+            if index in batch.rejects:
+                await delivery.reject(batch.rejects[index])
             else:
-                await delivery.nak(batch._retried[index])
+                await delivery.nak(batch.naks[index])
         except Exception as failure:
             self._report(failure, delivery)
         except asyncio.CancelledError as error:

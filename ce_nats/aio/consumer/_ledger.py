@@ -110,10 +110,8 @@ class Prefetch:
     """
     Number of messages that are fetched before they are taken, at most ``size``.
 
-    At first they are few: a process that is stopped soon releases them, which increments their delivery counts.
-
-    Args:
-        size: The maximum; None begins with 64, and follows the size of batches.
+    At first they are few: a process that is stopped soon releases them, which increments their delivery counts. If
+    ``size`` is None, the maximum follows that of batches.
 
     Attributes:
         size: The maximum.

@@ -49,13 +49,14 @@ from .._util.checks import (
     check_hook,
     check_jetstream,
     check_key,
+    check_single,
 )
 from ..link._client import client_of
 from ..link._link import Link
 from ..link._permissions import Denial
 from ._acks import AckWriter
 from ._batch import Batch
-from ._batch_handlers import BatchWorkers, Collector
+from ._batch_handlers import BatchWorkers, Collector, Splits
 from ._binding import Binding
 from ._confirm import Confirmations
 from ._decisions import Decisions, Delays
@@ -492,6 +493,7 @@ class PullConsumer:
             RuntimeError: There is a ``key``, and another call with a key is running.
         """
         check_handler(handler)
+        check_single(handler)
         check_count("concurrency", concurrency)
         check_key(key)
         check_optional_seconds("stop_timeout", stop_timeout)
@@ -564,7 +566,9 @@ class PullConsumer:
         parts = self._open_parts()
         parts.ledger.prefetch.follow(max_events)
         collector = Collector(parts.deliveries, parts.ledger, max_events, max_wait)
-        workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector)
+        router: object = handler
+        splits = router if isinstance(router, Splits) else None
+        workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector, splits)
         await self._run(workers, concurrency, key, stop_timeout)
 
     def _keep_order(self, key: Callable[[Delivery], Hashable]) -> None:

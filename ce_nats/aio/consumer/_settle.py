@@ -159,6 +159,12 @@ class Settler:
             self.reporter.report_dropped(Attempt(self.nc, entry, entry.event))
         self._running.wake()
 
+    def note_batch(self, attempts: Sequence[Attempt], seconds: float, error: BaseException | None) -> None:
+        """Report a call of a handler of batches."""
+        if self._observer is not None:
+            first = attempts[0]
+            self._observer.batch(first.stream, first.consumer, len(attempts), seconds, error)
+
     # --- Decisions ----------------------------------------------------------------------------------------------------
 
     def delay(self, attempt: Attempt) -> float:

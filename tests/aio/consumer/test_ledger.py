@@ -12,7 +12,7 @@ from ce_nats.aio.consumer._attempt import Attempt
 from ce_nats.aio.consumer._entry import Entry, Place
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.aio.consumer._keys import Keys
-from ce_nats.aio.consumer._ledger import Arrivals, Effect, Ledger
+from ce_nats.aio.consumer._ledger import Arrivals, Effect, Ledger, Prefetch
 from ce_nats.redelivery import Action, Blame, Breaker
 from ce_nats.wire._ack_subject import AckSubject, ack_subject
 from tests.support.tables import each
@@ -613,6 +613,14 @@ class Client:
     def end_delays(self, now):
         for entry in self.ledger.in_flight():
             self.ledger.end_delay(entry, now)
+
+
+@each(("given", "events", "size"), [(None, 500, 500), (None, 10, 64), (64, 500, 64), (1, 500, 1), (1000, 500, 1000)])
+def test_a_whole_batch_may_wait_unless_the_number_is_given(given, events, size):
+    prefetch = Prefetch(given)
+    assert prefetch.size == (given or 64)
+    prefetch.follow(events)
+    assert (prefetch.size, prefetch.half) == (size, size // 2)
 
 
 class Simulation:

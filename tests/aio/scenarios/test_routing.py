@@ -140,3 +140,70 @@ async def test_messages_of_a_subscription_are_routed(nc, make_event):
                 results.append(str(error))
     assert results[:2] == [("routed.a", Count(1)), "no handler for events of type 'other'"]
     assert results[2].startswith("not-a-cloudevent: ")
+
+
+async def test_batches_of_several_handlers(consume, send, is_settled, dead_letters):
+    """A failed batch is divided without those of other handlers, which are called once."""
+    await send(*[(("order", "refund", "log", "other")[number % 4], {"n": number}) for number in range(16)])
+    router, calls = Router(), []
+
+    @router.batch("order")
+    async def orders(batch: aio.Batch):
+        calls.append(("order", [event.data["n"] for event in batch]))
+        if 8 in calls[-1][1]:
+            raise ValueError
+
+    @router.batch("ref*")
+    async def refunds(batch: aio.Batch):
+        calls.append(("refund", [event.data["n"] for event in batch]))
+        batch.reject(1)
+        raise aio.BatchError({2: Reject()})
+
+    @router.on("log")
+    async def log(event: DecodedEvent):
+        calls.append(("log", event.data["n"]))
+        if event.data["n"] == 6:
+            raise Reject
+
+    async with consume(max_deliveries=1, on_error=lambda error, delivery: None) as consumer:
+        running = asyncio.create_task(consumer.run_batches(router, max_events=16, max_wait=60))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert calls == [
+        *[("order", numbers) for numbers in ([0, 4, 8, 12], [0, 4], [8, 12], [8], [12])],
+        ("refund", [1, 5, 9, 13]),
+        *[("log", number) for number in (2, 6, 10, 14)],
+    ]
+    letters = [DeadLetter.split(letter.headers)[0].sequence - 1 for letter in await dead_letters(8)]
+    assert sorted(letters) == [3, 5, 6, 7, 8, 9, 11, 15]
+
+
+async def test_order_of_keys_in_batches_of_several_handlers(consume, send, is_settled):
+    await send(*[(("order", "refund")[number % 3 == 2], {"n": number}) for number in range(30)])
+    router, handled = Router(), {0: [], 1: []}
+
+    @router.batch("*")
+    async def note(batch: aio.Batch):
+        for event in batch:
+            handled[event.data["n"] % 2].append(event.data["n"])
+
+    router.batch("refund")(note)
+    async with consume() as consumer:
+        key = consumer.run_batches(router, max_wait=0.01, key=lambda delivery: delivery.event.data["n"] % 2)
+        running = asyncio.create_task(key)
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert handled == {0: [*range(0, 30, 2)], 1: [*range(1, 30, 2)]}
+
+
+async def test_router_with_handlers_of_batches_is_refused_by_run(consume):
+    router = Router()
+
+    @router.batch("*")
+    async def store(batch: aio.Batch): ...
+
+    async with consume() as consumer:
+        with pytest.raises(TypeError, match="run_batches"):
+            await consumer.run(router)
