@@ -41,6 +41,7 @@ from hatch_build import with_absolute_links
 from tests.support.caching import available
 from tests.support.forks import SPARK, forking
 from tests.support.lakehouse import VERSIONS, jars, lakehouse
+from tests.support.postgres import Postgres
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 from tests.support.tables import each
@@ -126,6 +127,7 @@ RUNNABLE = [page for page in PAGES if page.program or page.steps]
 WITH_LAKEHOUSE = [page for page in RUNNABLE if "iceberg" in page.program]
 WITH_SPARK = [page for page in RUNNABLE if "pyspark" in page.program and page not in WITH_LAKEHOUSE]
 WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
+WITH_POSTGRES = [page for page in RUNNABLE if "psycopg.connect" in page.program]
 
 
 class Place:
@@ -141,21 +143,26 @@ class Place:
                 StreamingServer(available(streaming_server, "nats-streaming-server"), over=server.url)
             )
             self._addresses[DEFAULT_MONITOR] = streaming.monitor
+        postgres = stack.enter_context(available(Postgres, "PostgreSQL")).variables if page in WITH_POSTGRES else {}
         commands = directory / "bin"
         commands.mkdir(parents=True, exist_ok=True)
         command = commands / "ce-nats"
         command.write_text(f'#!/bin/sh\nexec "{python}" -m ce_nats "$@"\n')
         command.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-        self.environment = kept | {
-            "NATS_URL": server.url,
-            "XDG_CONFIG_HOME": str(directory),
-            "SPARK_CONF_DIR": str(directory),
-            "PATH": os.pathsep.join([str(commands), os.environ["PATH"]]),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "PYTHONUTF8": "1",
-            "COLUMNS": "80",
-        }
+        self.environment = (
+            kept
+            | postgres
+            | {
+                "NATS_URL": server.url,
+                "XDG_CONFIG_HOME": str(directory),
+                "SPARK_CONF_DIR": str(directory),
+                "PATH": os.pathsep.join([str(commands), os.environ["PATH"]]),
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                "PYTHONUTF8": "1",
+                "COLUMNS": "80",
+            }
+        )
         self.program = directory / "program.py"
         self.program.write_text(self.here(page.program), "utf-8")
 

