@@ -21,7 +21,7 @@ class Postgres:
     """
     PostgreSQL on a free port, as a context manager. All methods block.
 
-    It refuses to run as root: then it runs as ``nobody``, with a copy of its programs that this user may read.
+    It refuses to run as root: then it runs as another user, with a copy of its programs that this user may read.
 
     Attributes:
         variables: Environment variables with which libpq and asyncpg connect to it.
@@ -39,10 +39,10 @@ class Postgres:
         self._home.mkdir()
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            other = pwd.getpwnam("nobody")
+            self._user = {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
             self._directory.chmod(0o755)
-            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+            os.chown(self._home, other.pw_uid, other.pw_gid)
             self._installed = shutil.copytree(self._installed, self._directory / "installed")
         try:
             self._run("initdb", "--auth=trust", "--username=tests", "--encoding=UTF8", "--no-locale", "--no-sync")

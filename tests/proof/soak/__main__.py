@@ -39,7 +39,7 @@ SVG = record.ROOT / "docs" / "soak.svg"
 # Programs, by the module that they run. The spared ones are never killed, so that their memory is seen for long.
 ROLES = {
     "sender": ["ordinary", "fast"],
-    "consumer": ["handlers", "keyed", "steady"],
+    "consumer": ["handlers", "keyed", "steady", "batches"],
     "capturing": ["capture"],
     "job": ["job", "steady-job"],
 }

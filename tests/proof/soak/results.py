@@ -17,7 +17,7 @@ from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 
 from . import capturing, events, journal
-from .consumer import KEYED
+from .consumer import BATCHES, KEYED, stored, table
 from .events import HANDLED, Kind
 from .journal import DEAD, STREAM, Run
 from .ledger import FAULTS, Begun, Done, Key, Place, begun_too_early, compare, reordered
@@ -78,6 +78,8 @@ class Results:
         for name in self._roles["consumer"]:
             letters = [message for message in dead if message.subject == f"dead.{name}"]
             places += [self._handled(name, letters), self._dead_lettered(name, letters)]
+            if name in BATCHES:
+                places.append(self._in_table(name))
         for name in self._roles["capturing"]:
             places += [self._captured(path) for path in capturing.outputs(self._run, name)]
         for name in self._roles["job"]:
@@ -122,7 +124,7 @@ class Results:
         """Compare handled events: at least once each, and in the order of keys if the consumer keeps it."""
         planned = {sequence: stored.sent for sequence, stored in self._stored.items() if stored.sent}
         decodable = {sequence: plan for sequence, plan in planned.items() if plan.kind is not Kind.MALFORMED}
-        expected: dict[Key, int] = {n: plan.digest for n, plan in planned.items() if plan.kind in HANDLED}
+        expected = self._to_handle()
         done: list[tuple[Key, int]] = []
         steps: list[Begun | Done] = []
         unknown: list[Key] = []
@@ -143,6 +145,15 @@ class Results:
             keys = {sequence: plan.key for sequence, plan in decodable.items()}
             place.faults["reordered"] = begun_too_early(keys, steps, times)
         return place
+
+    def _to_handle(self) -> dict[Key, int]:
+        """Return digests of the events that handlers must handle, by sequence."""
+        return {n: it.sent.digest for n, it in self._stored.items() if it.sent and it.sent.kind in HANDLED}
+
+    def _in_table(self, name: str) -> Place:
+        """Compare rows, each of which is stored with others."""
+        rows: list[tuple[Key, int]] = [*stored(table(self._run, name))]
+        return compare(f"rows of {name}", self._to_handle(), rows, promised=_ONCE)
 
     def _dead_lettered(self, name: str, letters: list[StoredMessage]) -> Place:
         """Compare dead letters; the digest of one is wrong if its reason is."""
