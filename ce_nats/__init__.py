@@ -1,9 +1,29 @@
 """
 CloudEvents over NATS for Python and Spark.
 
-``to_nats_message`` and ``from_nats_message`` are the codec; ``ce_nats.aio`` sends and receives messages over a NATS
-connection, ``ce_nats.arrow`` and ``ce_nats.spark`` decode captured messages to columns, and ``ce_nats.wire`` encodes
-and decodes the NATS protocol.
+    message = to_nats_message(event, "orders.paid")
+    event = from_nats_message(message)
+
+    async with aio.connect("nats://127.0.0.1:4222") as nc:
+        async with aio.Publisher(nc.jetstream()) as publisher:
+            await publisher.publish(event, "orders.paid")
+
+These modules have the rest, and a docstring each; some need an extra:
+
+- ``aio``: publish to subjects and streams, subscribe, consume from streams, request and reply, with asyncio.
+- ``sync``: the same without asyncio (extra ``sync``).
+- ``routing``: handlers by the type of the event. ``schemas``: refuse wrong data (extra ``schemas`` for JSON Schemas).
+- ``extensions``: tracing, partitioning, expiry and others. ``subjects``: names and partition numbers.
+- ``redelivery``: what a consumer decides after a failure, dead letters, and :class:`Unavailable`.
+- ``otel``: spans and metrics of OpenTelemetry (extra ``otel``).
+- ``testing``: nats-servers and fake deliveries for tests (extra ``testing``).
+- ``arrow``: columns for DuckDB, Polars and pandas; ``capture``: messages in files (extra ``arrow``).
+- ``spark``: columns, source and sink (extra ``spark``).
+- ``stan``: NATS Streaming (extra ``stan``). ``iggy``: messages of Apache Iggy.
+- ``codec``, ``message``, ``errors``, ``wire``: the parts of the codec, and NATS's protocol. ``conformance``: cases for
+  other implementations.
+
+The command ``ce-nats`` (extra ``cli``) does most of it in a shell.
 """
 
 from ._version import __version__

@@ -8,7 +8,8 @@ FastStream passes each message to the decoder, and its result to the subscriber.
 the order is redelivered with a delay; FastStream's own NACK_ON_ERROR would redeliver it at once, and without end. After
 the third attempt, and at once if a message is not an event, it is stored under dead.web-orders with the headers of a
 dead letter, so that ``ce-nats dead-letters`` lists and requeues it. The streams WEB_ORDERS (web-orders.>),
-WEB_INVOICES (web-invoices.>) and DEAD_WEB_ORDERS (dead.web-orders) must exist.
+WEB_INVOICES (web-invoices.>) and DEAD_WEB_ORDERS (dead.web-orders) must exist. The subscriber can be tested with
+FastStream's TestNatsBroker; dead letters need a server.
 """
 
 import logging
@@ -34,7 +35,8 @@ class Redelivery(BaseMiddleware):
     """Redeliver a message after an exception, or dead-letter it, by the policy of ce_nats."""
 
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: Any) -> Any:
-        deliveries = msg.raw_message.metadata.num_delivered
+        # Messages of FastStream's test broker are not those of a stream.
+        deliveries = msg.raw_message.metadata.num_delivered if msg.raw_message.reply else 1
         decision = decide(Outcome.RECEIVED, deliveries, POLICY)
         error: Exception | None = None
         if decision.action is Action.HANDLE:

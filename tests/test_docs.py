@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
+import ce_nats
 from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.cli import app
 from ce_nats.testing import NatsServer
@@ -247,6 +249,19 @@ def test_examples(page: Page, tmp_path: Path, python: str) -> None:
                 place.check_commands(page.steps[len(first_steps) :])
 
 
+def test_each_block_of_the_readme_runs_alone(tmp_path: Path, python: str) -> None:
+    """As a reader copies one; the block with Spark runs in ``test_examples_with_spark``."""
+    readme = PAGES[0]
+    blocks = [block for block in readme.of("python") if "pyspark" not in block]
+    assert len(blocks) == 2
+    with ExitStack() as stack:
+        place = Place(readme, tmp_path / "here", python, stack)
+        for block in blocks:
+            place.program.write_text(place.here(block), "utf-8")
+            done = place.run(python, place.program)
+            assert done.returncode == 0, done.stderr[-4000:]
+
+
 class SparkPrograms:
     """A process that runs programs with one Spark, because Spark starts slowly. They share its directory."""
 
@@ -356,7 +371,7 @@ def test_links_of_the_readme_are_absolute_on_a_package_index() -> None:
     targets = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", BLOCK.sub("", text))
     assert all(target.startswith("https://") for _, target in targets)
     inside = [(kind, target.removeprefix(source)) for kind, target in targets if target.startswith(source)]
-    assert len(inside) > 30
+    assert len(inside) > 15
     for kind, target in inside:
         folder = "/raw/main/" if kind else "/blob/main/"
         assert target.startswith(folder)
@@ -392,6 +407,21 @@ def _anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+?)(?: \{.*)?$", text, re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
     return slugs | {one or other for one, other in explicit}
+
+
+def test_every_guide_is_listed_on_the_first_page() -> None:
+    first = (DOCS / "index.md").read_text("utf-8")
+    assert [path.name for path in (DOCS / "guides").glob("*.md") if f"(guides/{path.name})" not in first] == []
+
+
+def test_readme_is_short() -> None:
+    assert len(PAGES[0].text.splitlines()) <= 180
+
+
+def test_docstring_of_the_package_names_its_modules() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(ce_nats.__path__)}
+    public = {name for name in modules if not name.startswith("_")} - {"cli"}
+    assert {name for name in public if f"``{name}``" not in (ce_nats.__doc__ or "")} == set()
 
 
 def test_every_command_is_listed() -> None:

@@ -34,12 +34,14 @@ from ._program import with_exit_status
 from ._terminal import console
 
 _MAX_SECONDS: Final = 86_400.0
+# Section of the commands in the help.
+_SECTION: Final = "For implementers of other SDKs"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(with_exit_status(conformance))
-    app.command()(with_exit_status(answer))
+    app.command(rich_help_panel=_SECTION)(with_exit_status(conformance))
+    app.command(rich_help_panel=_SECTION)(with_exit_status(answer))
 
 
 def conformance(

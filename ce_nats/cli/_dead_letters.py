@@ -25,6 +25,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields, explanation, print_explanation, read_one
 from ._files import write
+from ._help import Program
 from ._identity import identity_of
 from ._options import JsonOption
 from ._program import StoppedError, print_error, run, with_exit_status
@@ -54,9 +55,7 @@ ErrorOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="Dead letters: messages that consumers could not process."
-    )
+    group = Program(help="Dead letters: messages that consumers could not process.")
     group.command("list")(with_exit_status(with_connection(list_dead_letters)))
     group.command("show")(with_exit_status(with_connection(show_dead_letter)))
     group.command("requeue")(with_exit_status(with_connection(requeue_dead_letters)))

@@ -13,11 +13,11 @@ from functools import wraps
 from typing import Annotated, Any, Final, NoReturn, ParamSpec
 
 import typer
-from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
 from ._arguments import InputError
+from ._help import Group, Program
 from ._terminal import print_to_stderr
 
 BAD_INPUT: Final = 1
@@ -36,7 +36,7 @@ P = ParamSpec("P")
 _ClickError: Final[Any] = typer.BadParameter.__mro__[2]
 
 
-class _Program(TyperGroup):
+class _Program(Group):
     """The group of all commands. It prints wrong usage in one line, like other errors."""
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
@@ -66,9 +66,7 @@ def _print_usage_error(error: Any) -> int:
     return print_error(InputError(error.format_message().rstrip(".") + hint))
 
 
-app = typer.Typer(
-    name="ce-nats", cls=_Program, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = Program(name="ce-nats", cls=_Program)
 
 
 class _LineHandler(logging.Handler):

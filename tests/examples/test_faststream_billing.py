@@ -1,14 +1,30 @@
+import importlib
+
 import nats
 import pytest
+from faststream.nats import TestNatsBroker
 
 from ce_nats import dedup_id, from_nats_message, to_nats_message
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.redelivery import DeadLetter
+from tests.examples.conftest import EXAMPLES
 from tests.support.waiting import until
 
 SUBJECTS = {"WEB_ORDERS": "web-orders.>", "WEB_INVOICES": "web-invoices.>", "DEAD_WEB_ORDERS": "dead.web-orders"}
 COMMAND = ("-m", "faststream", "run", "--app-dir", "examples", "faststream_billing:app")
 STARTED = "FastStream app started successfully"
+
+
+@pytest.mark.filterwarnings("ignore:The JetStream Push consumer")
+async def test_subscriber_with_the_test_broker_of_faststream(monkeypatch, make_event):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    billing = importlib.import_module("faststream_billing")
+    message = to_nats_message(make_event(1, {"total": 5}), "web-orders.new")
+    async with TestNatsBroker(billing.broker) as broker:
+        headers = dict(message.headers.items())
+        await broker.publish(message.data, message.subject, headers=headers, stream="WEB_ORDERS")
+        (call,) = billing.bill.mock.mock_calls
+    assert call.args[0].get_id() == "event 1"
 
 
 @pytest.fixture
