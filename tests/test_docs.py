@@ -55,6 +55,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SETUP = "python setup"
+# A part of an example, which other tests run.
+QUOTE = re.compile(r'python title="(examples/[a-z_]+\.py)"')
 KINDS = {"python", SETUP, "output", "console", "text"}
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<kind>[^\n`]*)\n(?P<text>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
 # A command, which continues after a backslash, and its output.
@@ -206,10 +208,22 @@ def test_pages_were_found() -> None:
 @each("page", PAGES)
 def test_blocks_are_of_known_kinds(page: Page) -> None:
     """So that no example is skipped. A page with output has a program that prints it; no output is empty."""
-    assert {kind for kind, _ in page.blocks} <= KINDS
+    assert {kind for kind, _ in page.blocks if not QUOTE.fullmatch(kind)} <= KINDS
     assert page.text.count("```") == 2 * len(page.blocks)
     assert page.of("python") or not page.of("output")
     assert all(text.strip() for _, text in page.blocks)
+
+
+@each("page", PAGES)
+def test_quotes_are_parts_of_examples(page: Page) -> None:
+    for kind, text in page.blocks:
+        if quote := QUOTE.fullmatch(kind):
+            assert _without_layout(text) in _without_layout((ROOT / quote[1]).read_text("utf-8"))
+
+
+def _without_layout(code: str) -> str:
+    """Return code without spaces, and without the commas that ruff adds to wrapped lines."""
+    return re.sub(r",(?=[)\]}])", "", "".join(code.split()))
 
 
 @each("page", PAGES)
