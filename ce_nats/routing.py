@@ -106,8 +106,8 @@ class _Call(NamedTuple):
         return True
 
 
-class _Routes:
-    """Patterns and their handlers."""
+class AnyRouter:
+    """Patterns and their handlers: what :class:`Router` and :class:`SyncRouter` have in common."""
 
     def __init__(self, unknown: object) -> None:
         self._routes: TypePatterns[_Route] = TypePatterns()
@@ -201,7 +201,7 @@ class _Routes:
         return f"{self.__class__.__name__}({', '.join(self.patterns)})"
 
 
-class Router(_Routes):
+class Router(AnyRouter):
     """
     Async handler that calls other handlers, chosen by the type of the event.
 
@@ -311,7 +311,7 @@ class Router(_Routes):
             )
 
 
-class SyncRouter(_Routes):
+class SyncRouter(AnyRouter):
     """
     Handler for ``ce_nats.sync`` that calls other handlers, chosen by the type of the event: see :class:`Router`.
 

@@ -1,12 +1,12 @@
 """
-A service in production: it handles the events of a stream until it is told to stop.
+A service in production, which handles the events of a stream until it is stopped.
 
     pip install ce-nats aiohttp
     NATS_URL=nats://127.0.0.1:4222 PORT=8080 python examples/service.py
 
 SIGTERM and Ctrl-C end it when the running handlers have returned, after 20 seconds at most. The port answers the probes
-/live and /ready. The log has one JSON object per line. The streams PARCELS (parcels.>) and DEAD_PARCELS (dead.parcels)
-must exist. The guide explains it: docs/guides/service.md.
+/live and /ready. The log has one JSON object per line. The streams SHIPMENTS (shipments.>) and DEAD_SHIPMENTS
+(dead.shipments) must exist. The guide explains it: docs/guides/service.md.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from ce_nats import DeliveryError, aio
 URL = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 PORT = int(os.environ.get("PORT", "8080"))
 
-log = logging.getLogger("parcels")
+log = logging.getLogger("shipments")
 
 # --- What the service does --------------------------------------------------------------------------------------------
 
@@ -42,12 +42,12 @@ async def handle(delivery: aio.Delivery) -> None:
 
 
 async def main() -> None:
-    async with aio.connect(URL, name="parcels", max_reconnect_attempts=None) as nc:
+    async with aio.connect(URL, name="shipments", max_reconnect_attempts=None) as nc:
         consumer = aio.PullConsumer(
             nc.jetstream(),
-            "PARCELS",
+            "SHIPMENTS",
             "delivery",
-            dead_letter="dead.parcels",
+            dead_letter="dead.shipments",
             create=ConsumerConfig(ack_wait=30, max_ack_pending=1000),
             unavailable=[ConnectionError],
         )

@@ -16,8 +16,10 @@ import asyncio
 import os
 import pkgutil
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -55,8 +57,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SETUP = "python setup"
-# A part of an example, which other tests run.
+# A part of an example, which other tests run; or a file that the reader saves.
 QUOTE = re.compile(r'python title="(examples/[a-z_]+\.py)"')
+SAVED = re.compile(r'python title="([a-z_]+\.py)"')
+# The end of the output of a command that the reader stops with Ctrl-C.
+CTRL_C = "^C\n"
 KINDS = {"python", SETUP, "output", "console", "text"}
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<kind>[^\n`]*)\n(?P<text>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
 # A command, which continues after a backslash, and its output.
@@ -111,6 +116,11 @@ class Page:
         return [text for its, text in self.blocks if its == kind]
 
     @property
+    def has_files(self) -> bool:
+        """Whether the reader saves files, instead of running one program."""
+        return any(SAVED.fullmatch(kind) for kind, _ in self.blocks)
+
+    @property
     def program(self) -> str:
         return "\n".join(self.of(SETUP) + self.of("python"))
 
@@ -127,7 +137,7 @@ class Page:
 
 
 PAGES = [Page(path) for path in FILES]
-RUNNABLE = [page for page in PAGES if page.program or page.steps]
+RUNNABLE = [page for page in PAGES if (page.program or page.steps) and not page.has_files]
 WITH_LAKEHOUSE = [page for page in RUNNABLE if "iceberg" in page.program]
 WITH_SPARK = [page for page in RUNNABLE if "pyspark" in page.program and page not in WITH_LAKEHOUSE]
 WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
@@ -150,9 +160,10 @@ class Place:
         postgres = stack.enter_context(available(Postgres, "PostgreSQL")).variables if page in WITH_POSTGRES else {}
         commands = directory / "bin"
         commands.mkdir(parents=True, exist_ok=True)
-        command = commands / "ce-nats"
-        command.write_text(f'#!/bin/sh\nexec "{python}" -m ce_nats "$@"\n')
-        command.chmod(0o755)
+        for name, arguments in (("ce-nats", " -m ce_nats"), ("python", "")):
+            command = commands / name
+            command.write_text(f'#!/bin/sh\nexec "{python}"{arguments} "$@"\n')
+            command.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
         self.environment = (
             kept
@@ -194,9 +205,25 @@ class Place:
     def check_commands(self, steps: list[tuple[str, str]]) -> None:
         """Check that commands print the output on the page."""
         for command, expected in steps:
+            if expected.endswith(CTRL_C):
+                self._check_until_stopped(command, expected.removesuffix(CTRL_C))
+                continue
             done = self.run("sh", "-c", self.here(command))
             lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
             assert lines == self.here(expected).splitlines(), command
+
+    def _check_until_stopped(self, command: str, expected: str) -> None:
+        """Check the output of a command that is interrupted when it has printed it, and its exit status."""
+        log = self.directory / "output.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["sh", "-c", f"exec {command}"], cwd=self.directory, env=self.environment, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + 60
+        while log.read_text("utf-8") != expected and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(60), log.read_text("utf-8")) == (0, expected), command
 
 
 def test_pages_were_found() -> None:
@@ -208,7 +235,7 @@ def test_pages_were_found() -> None:
 @each("page", PAGES)
 def test_blocks_are_of_known_kinds(page: Page) -> None:
     """So that no example is skipped. A page with output has a program that prints it; no output is empty."""
-    assert {kind for kind, _ in page.blocks if not QUOTE.fullmatch(kind)} <= KINDS
+    assert {kind for kind, _ in page.blocks if not (QUOTE.fullmatch(kind) or SAVED.fullmatch(kind))} <= KINDS
     assert page.text.count("```") == 2 * len(page.blocks)
     assert page.of("python") or not page.of("output")
     assert all(text.strip() for _, text in page.blocks)
@@ -274,6 +301,18 @@ def test_each_block_of_the_readme_runs_alone(tmp_path: Path, python: str) -> Non
             place.program.write_text(place.here(block), "utf-8")
             done = place.run(python, place.program)
             assert done.returncode == 0, done.stderr[-4000:]
+
+
+@each("page", [page for page in PAGES if page.has_files])
+def test_tutorial(page: Page, python: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As a reader follows it: files are saved and commands run, one after the other."""
+    with ExitStack() as stack:
+        place = Place(page, tmp_path_factory.mktemp("tutorial"), python, stack)
+        for kind, text in page.blocks:
+            if saved := SAVED.fullmatch(kind):
+                (place.directory / saved[1]).write_text(place.here(text), "utf-8")
+            elif kind == "console":
+                place.check_commands(STEP.findall(text))
 
 
 class SparkPrograms:

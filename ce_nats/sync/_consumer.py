@@ -242,9 +242,7 @@ class PullConsumer:
 
         async def run(call: Callable[[aio.Batch], Awaitable[None]]) -> None:
             await self._end_reading_ahead()
-            await self._consumer.run_batches(
-                call, max_events=max_events, max_wait=max_wait, concurrency=concurrency, key=key
-            )
+            await self._consumer._run_batches(call, handler, max_events, max_wait, concurrency, key)
 
         ThreadBatchWorkers(self._loop, self._handled, handler, self._timeout).run(run, concurrency, self.stop)
 

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from .. import aio
 from .._callables import is_async
-from ..aio.consumer._batch_handlers import Splits
 from ..aio.consumer._hand_out import HandOut
 from ..errors import preview
 from ._batch import Batch
@@ -143,8 +142,6 @@ class ThreadBatchWorkers:
             async def call(batch: aio.Batch) -> None:
                 await self._call_in(pool, batch)
 
-            if isinstance(self._handler, Splits):
-                call.split = self._handler.split
             result = pool.submit(self._loop.run, self._run, run, call)
             try:
                 wait([result])

@@ -9,6 +9,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import sync
+from ce_nats.routing import SyncRouter
 from tests.support.synchronous import SECONDS
 from tests.sync.test_consumer import open_consumer, publish
 
@@ -183,6 +184,29 @@ def test_handler_that_ends_the_program_releases_its_batch_and_leaves_other_conne
 def test_wrong_arguments(open_consumer, arguments):
     with open_consumer() as consumer, pytest.raises(ValueError, match=next(iter(arguments))):
         consumer.run_batches(print, **arguments)
+
+
+def test_failed_batch_of_a_router_is_divided_without_others(nc, subject, make_event, open_consumer):
+    for number in range(8):
+        nc.publish_to_stream(make_event(number, type=("a", "b")[number % 2]), subject)
+    router, calls = SyncRouter(), []
+
+    @router.batch("a")
+    def first(batch):
+        calls.append(("a", numbers_of(batch)))
+        if 2 in calls[-1][1]:
+            raise ValueError
+
+    @router.batch("b")
+    def second(batch):
+        calls.append(("b", numbers_of(batch)))
+        consumer.stop()
+
+    with open_consumer(max_deliveries=1, on_error=lambda error, delivery: None) as consumer:
+        consumer.run_batches(router, max_events=8, max_wait=5)
+        with pytest.raises(TypeError, match="run_batches"):
+            consumer.run(router)
+    assert calls == [*[("a", part) for part in ([0, 2, 4, 6], [0, 2], [0], [2], [4, 6])], ("b", [1, 3, 5, 7])]
 
 
 def test_methods_of_deliveries(nc, stream, subject, make_event, open_consumer):

@@ -17,6 +17,7 @@ from ..._callables import is_async, name_of
 from ..._numbers import check_count as check_count
 from ..._numbers import check_positive as check_positive
 from ...errors import preview
+from ...routing import AnyRouter
 
 # The name of the consumer, and the fields that a PullConsumer sets.
 _NOT_COMPARED: Final = ("name", "durable_name", "ack_policy")
@@ -135,7 +136,7 @@ def check_single(handler: object) -> None:
     Raises:
         TypeError: It is a router that has handlers of batches.
     """
-    if getattr(handler, "has_batches", False):
+    if isinstance(handler, AnyRouter) and handler.has_batches:
         raise TypeError("handler must take single events, got a router with handlers of batches, for run_batches()")
 
 

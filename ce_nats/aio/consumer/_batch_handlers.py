@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
-from ...codec.event import DecodedEvent
 from ...errors import BatchError
 from ...redelivery import BreakerState
+from ...routing import AnyRouter
 from .._log_fields import error_fields
 from ._acks import is_acked
 from ._batch import Batch
@@ -111,14 +111,6 @@ class Collector:
             self._ledger.put_back(delivery._entry)
 
 
-@runtime_checkable
-class Splits(Protocol):
-    """A router, which has several handlers."""
-
-    def split(self, events: Sequence[DecodedEvent]) -> list[list[int]]:
-        """Return the indexes of the events that each handler gets, in the order of its first event."""
-
-
 class BatchWorkers(Workers):
     """Tasks that call a handler with batches."""
 
@@ -128,7 +120,7 @@ class BatchWorkers(Workers):
         handler: Callable[[Batch], Awaitable[object]],
         reporter: Reporter,
         collector: Collector,
-        router: Splits | None,
+        router: AnyRouter | None,
     ) -> None:
         super().__init__(deliveries, handler, reporter)
         self._collector = collector
@@ -212,9 +204,9 @@ class BatchWorkers(Workers):
     async def _divide(self, parts: list[list[Delivery]], error: Exception, *, is_whole: bool) -> None:
         """Divide the last part, which has failed, except for what its handler has settled."""
         if is_whole:
-            name, count = type(error).__name__, len(parts[0])
+            name, count = type(error).__name__, len(parts[-1])
             text = "%s: a batch of %d events, from sequence %d, has failed; it is handled in smaller parts: %s: %s"
-            _log.warning(text, self._target, count, parts[0][0].sequence, name, error, extra=error_fields(error))
+            _log.warning(text, self._target, count, parts[-1][0].sequence, name, error, extra=error_fields(error))
         left: list[Delivery] = []
         for delivery in parts[-1]:
             if delivery.is_settled or is_acked(delivery._entry):

@@ -34,6 +34,7 @@ from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode
 from ...errors import DeliveryError, ErrorCode
 from ...redelivery import Backoff, Breaker, RetryPolicy
+from ...routing import AnyRouter
 from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX
@@ -56,7 +57,7 @@ from ..link._link import Link
 from ..link._permissions import Denial
 from ._acks import AckWriter
 from ._batch import Batch
-from ._batch_handlers import BatchWorkers, Collector, Splits
+from ._batch_handlers import BatchWorkers, Collector
 from ._binding import Binding
 from ._confirm import Confirmations
 from ._decisions import Decisions, Delays
@@ -557,6 +558,19 @@ class PullConsumer:
             ValueError: ``max_events`` or ``concurrency`` is below 1, or ``max_wait`` or ``stop_timeout`` below 0.
             RuntimeError: There is a ``key``, and another call with a key is running.
         """
+        await self._run_batches(handler, handler, max_events, max_wait, concurrency, key, stop_timeout)
+
+    async def _run_batches(
+        self,
+        handler: Callable[[Batch], Awaitable[object]],
+        router: object,
+        max_events: int,
+        max_wait: float,
+        concurrency: int,
+        key: Callable[[Delivery], Hashable] | None,
+        stop_timeout: float | None = None,
+    ) -> None:
+        """As :meth:`run_batches`, divided by the handlers of a router, if it is one: the handler of the program."""
         check_handler(handler)
         check_count("max_events", max_events)
         check_seconds("max_wait", max_wait)
@@ -566,9 +580,8 @@ class PullConsumer:
         parts = self._open_parts()
         parts.ledger.prefetch.follow(max_events)
         collector = Collector(parts.deliveries, parts.ledger, max_events, max_wait)
-        router: object = handler
-        splits = router if isinstance(router, Splits) else None
-        workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector, splits)
+        found = router if isinstance(router, AnyRouter) else None
+        workers = BatchWorkers(parts.deliveries, handler, self._reporter, collector, found)
         await self._run(workers, concurrency, key, stop_timeout)
 
     def _keep_order(self, key: Callable[[Delivery], Hashable]) -> None:

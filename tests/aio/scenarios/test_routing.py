@@ -142,7 +142,7 @@ async def test_messages_of_a_subscription_are_routed(nc, make_event):
     assert results[2].startswith("not-a-cloudevent: ")
 
 
-async def test_batches_of_several_handlers(consume, send, is_settled, dead_letters):
+async def test_batches_of_several_handlers(consume, send, is_settled, dead_letters, caplog):
     """A failed batch is divided without those of other handlers, which are called once."""
     await send(*[(("order", "refund", "log", "other")[number % 4], {"n": number}) for number in range(16)])
     router, calls = Router(), []
@@ -175,6 +175,8 @@ async def test_batches_of_several_handlers(consume, send, is_settled, dead_lette
         ("refund", [1, 5, 9, 13]),
         *[("log", number) for number in (2, 6, 10, 14)],
     ]
+    (divided,) = [record.getMessage() for record in caplog.records if "smaller parts" in record.getMessage()]
+    assert "a batch of 4 events, from sequence 1," in divided
     letters = [DeadLetter.split(letter.headers)[0].sequence - 1 for letter in await dead_letters(8)]
     assert sorted(letters) == [3, 5, 6, 7, 8, 9, 11, 15]
 
