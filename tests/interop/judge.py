@@ -6,16 +6,14 @@ Run other SDKs on the conformance cases; write the results to judged.json and do
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ce_nats.conformance import Case, Command, Requirement, Result, load_cases, load_requirements
+from ce_nats.conformance import Case, Command, Result, load_cases
 from ce_nats.conformance._cases import LEVELS
 from tests.support.caching import NotAvailable
 
@@ -26,6 +24,9 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance.md"
 SUMMARY: Final = Path(__file__).with_name("judged.json")
 BEGIN: Final = "<!-- begin generated -->\n"
 END: Final = "<!-- end generated -->\n"
+
+# Number of causes on the page.
+_MOST: Final = 12
 
 # By case: its faults, each as cause and short fact, or an empty list if it passed. Skipped cases are absent.
 Summary = Mapping[str, Sequence[Sequence[str]]]
@@ -71,11 +72,8 @@ def page(summaries: Mapping[str, Summary]) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError("the page must have markers for its generated part")
-    cases, requirements = load_cases(), load_requirements()
-    lines = ["", *_totals(summaries, cases), ""]
-    for judged in SDKS:
-        lines += [*_section(judged, summaries[judged.key], cases), ""]
-    lines += [*_requirements(summaries, cases, requirements), ""]
+    cases = load_cases()
+    lines = ["", *_totals(summaries, cases), "", *_causes(summaries, cases), ""]
     return before + begin + "\n".join(lines) + "\n" + end + after
 
 
@@ -100,22 +98,23 @@ def _outcome(summary: Summary, case_id: str) -> Result:
     return Result.FAILED if summary[case_id] else Result.PASSED
 
 
-def _section(judged: Judged, summary: Summary, cases: Sequence[Case]) -> Iterator[str]:
-    yield f"## {judged.name}"
+def _causes(summaries: Mapping[str, Summary], cases: Sequence[Case]) -> Iterator[str]:
+    """Yield a table of the causes that concern most cases."""
+    counts = {judged.key: dict(_by_cause(summaries[judged.key], cases)) for judged in SDKS}
+    issues: dict[str, dict[str, None]] = {}
+    for cause in (cause for judged in SDKS for cause in judged.causes if cause.issue):
+        issues.setdefault(cause.title, {})[cause.issue] = None
+    total: Counter[str] = Counter()
+    for found in counts.values():
+        total.update({title: len(failed) for title, failed in found.items()})
+    yield f"| failed cases | {' | '.join(judged.name for judged in SDKS)} | upstream |"
+    yield f"|---|{'---:|' * len(SDKS)}---|"
+    for title, _ in sorted(total.items(), key=lambda item: (-item[1], item[0]))[:_MOST]:
+        cells = " | ".join(str(len(counts[judged.key].get(title, ()))) for judged in SDKS)
+        yield f"| {title} | {cells} | {', '.join(map(_link, issues.get(title, ())))} |"
     yield ""
-    yield f"Version {judged.version}. Called: {judged.calls}."
-    yield ""
-    yield "| file | passed | failed | not applicable |"
-    yield "|---|---:|---:|---:|"
-    for suite in dict.fromkeys(case.suite for case in cases):
-        found = Counter(_outcome(summary, case.id) for case in cases if case.suite == suite)
-        if found[Result.SKIPPED] < found.total():
-            yield f"| `{suite}.json` | {' | '.join(str(found[result]) for result in Result)} |"
-    yield ""
-    by_id = {case.id: case for case in cases}
-    issues = {cause.title: cause.issue for cause in judged.causes if cause.issue}
-    for title, failed in _by_cause(summary, cases):
-        yield from _group(title, issues.get(title, ""), failed, summary, by_id)
+    for judged in SDKS:
+        yield f"- {judged.name}: {len(counts[judged.key])} causes. Called: {judged.calls}."
 
 
 def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[str]]]:
@@ -127,45 +126,9 @@ def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[s
     return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
-def _group(title: str, issue: str, failed: Sequence[str], summary: Summary, by_id: Mapping[str, Case]) -> Iterator[str]:
-    alone = sum(all(one == title for one, _ in summary[case_id]) for case_id in failed)
-    rest = "" if alone == len(failed) else f"; the only cause in {alone}"
-    known = f" Upstream: {_link(issue)}." if issue else ""
-    number = f"{len(failed)} cases" if len(failed) > 1 else "1 case"
-    yield f"<details><summary>{_inline(title)} {number}{rest}.{known}</summary><ul>"
-    for case_id in failed:
-        facts = "; ".join(fact for cause, fact in summary[case_id] if cause == title)
-        case = by_id[case_id]
-        about = html.escape(f"{case.description}; {facts}", quote=False)
-        yield f"<li><code>{case_id}</code> ({case.level}): {about}</li>"
-    yield "</ul></details>"
-
-
-def _inline(text: str) -> str:
-    """Convert backquotes to HTML, because Markdown is not parsed within HTML."""
-    return re.sub("`([^`]*)`", r"<code>\1</code>", text)
-
-
 def _link(issue: str) -> str:
     repository, _, number = issue.partition("#")
-    return f'<a href="https://github.com/{repository}/issues/{number}">{issue}</a>'
-
-
-def _requirements(
-    summaries: Mapping[str, Summary], cases: Sequence[Case], requirements: Mapping[str, Requirement]
-) -> Iterator[str]:
-    yield "## By requirement"
-    yield ""
-    yield "Passed / failed / not applicable. Requirements without an applicable case are omitted."
-    yield ""
-    yield f"| requirement | {' | '.join(judged.name for judged in SDKS)} | text |"
-    yield f"|---|{'---|' * len(SDKS)}---|"
-    for one in requirements.values():
-        ids = [case.id for case in cases if one.id in case.requirements]
-        if any(case_id in summary for summary in summaries.values() for case_id in ids):
-            cells = " | ".join(_counts(summaries[judged.key], ids) for judged in SDKS)
-            text = one.text.replace("|", "\\|").replace("<", "&lt;")
-            yield f"| {one.id} ({one.level}) | {cells} | {text} |"
+    return f"[{issue}](https://github.com/{repository}/issues/{number})"
 
 
 # --- The summary ----------------------------------------------------------------------------------------------------
