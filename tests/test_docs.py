@@ -13,6 +13,7 @@ A page is for a reader who pastes its examples, in order, on a machine with a fr
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import pkgutil
 import re
@@ -492,6 +493,15 @@ def test_every_decision_is_argued() -> None:
     assert len(argued) == len(set(argued))
     assert cited <= set(argued)
     assert len(cited) > 60
+
+
+@each(("page", "kind"), [("consume.md", aio.PullConsumer), ("publish.md", aio.Publisher)])
+def test_every_option_is_listed_once(page: str, kind: type) -> None:
+    section = (DOCS / "guides" / page).read_text("utf-8").partition("\n## Options\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    positional = {"js", "stream", "consumer"}
+    assert sorted(listed) == sorted({*inspect.signature(kind).parameters} - positional)
 
 
 def test_every_error_code_is_explained() -> None:
