@@ -107,14 +107,14 @@ def _causes(summaries: Mapping[str, Summary], cases: Sequence[Case]) -> Iterator
     total: Counter[str] = Counter()
     for found in counts.values():
         total.update({title: len(failed) for title, failed in found.items()})
-    yield f"| failed cases | {' | '.join(judged.name for judged in SDKS)} | upstream |"
-    yield f"|---|{'---:|' * len(SDKS)}---|"
+    yield f"| {' | '.join(judged.key for judged in SDKS)} | failed cases |"
+    yield f"|{'---:|' * len(SDKS)}---|"
     for title, _ in sorted(total.items(), key=lambda item: (-item[1], item[0]))[:_MOST]:
         cells = " | ".join(str(len(counts[judged.key].get(title, ()))) for judged in SDKS)
-        yield f"| {title} | {cells} | {', '.join(map(_link, issues.get(title, ())))} |"
+        yield f"| {cells} | {' '.join([title, *map(_link, issues.get(title, ()))])} |"
     yield ""
     for judged in SDKS:
-        yield f"- {judged.name}: {len(counts[judged.key])} causes. Called: {judged.calls}."
+        yield f"- {judged.key}, {judged.name}: {len(counts[judged.key])} causes. Called: {judged.calls}."
 
 
 def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[str]]]:
