@@ -4,9 +4,10 @@ Store the events of a stream in a table, one by one and in batches.
 Events are numbers from a meter. Each run begins with an empty table and a new consumer, and fails unless each event is
 one row at the end. One by one, there are eight handlers, each with a connection and its own transactions. PostgreSQL
 runs with its default settings, so each commit is on the disk; SQLite with ``journal_mode = WAL``. Each round runs all
-variants; shown are medians of the rates.
+variants; shown are medians of the rates. The way ``nothing`` has a handler of batches that does nothing, which shows
+the cost of the network: with ``--delay``, bytes arrive at the server that number of seconds later.
 
-``python -m benchmarks.database [--rounds N] [--messages N] [--markdown]``
+``python -m benchmarks.database [--rounds N] [--messages N] [--only NAME] [--delay S] [--double-ack] [--markdown]``
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import asyncpg
 import duckdb
@@ -34,6 +35,7 @@ from benchmarks.table import show
 from ce_nats import DecodedEvent, aio
 from ce_nats.testing import NatsServer
 from tests.support.postgres import Postgres
+from tests.support.relay import Relay
 
 _HANDLERS: Final = 8
 TABLE: Final = (
@@ -183,20 +185,39 @@ async def with_duckdb(directory: Path) -> AsyncIterator[Store]:
     database.close()
 
 
+@asynccontextmanager
+async def without(_: Path) -> AsyncIterator[Store]:
+    seen = 0
+
+    async def nothing(batch: aio.Batch) -> None:
+        nonlocal seen
+        seen += len(batch)
+
+    async def forget(_: str) -> None:
+        nonlocal seen
+        seen = 0
+
+    async def rows() -> int:
+        return seen
+
+    yield Store(None, {"nothing": nothing}, forget, rows)
+
+
 STORES: Final = {
     "PostgreSQL, psycopg": with_psycopg,
     "PostgreSQL, asyncpg": with_asyncpg,
     "SQLite": with_sqlite,
     "DuckDB": with_duckdb,
+    "no database": without,
 }
 
 
-async def consume(js: Any, store: Store, batch: str | None, messages: int) -> float:
+async def consume(js: Any, store: Store, batch: str | None, messages: int, *, double_ack: bool) -> float:
     """Return the events stored in a second."""
     await store.execute("DELETE FROM meters")
     stored = 0
     create = ConsumerConfig(max_ack_pending=5000, ack_wait=60)
-    async with aio.PullConsumer(js, "METERS", "c", dead_letter=None, create=create) as consumer:
+    async with aio.PullConsumer(js, "METERS", "c", dead_letter=None, create=create, double_ack=double_ack) as consumer:
 
         def note(number: int) -> None:
             nonlocal stored
@@ -224,22 +245,25 @@ async def consume(js: Any, store: Store, batch: str | None, messages: int) -> fl
     return messages / seconds
 
 
-async def measure(url: str, directory: Path, rounds: int, messages: int) -> dict[tuple[str, str], float]:
+async def measure(url: str, relay: Relay, directory: Path, options: argparse.Namespace) -> dict[tuple[str, str], float]:
     """Return medians of rates by database and way."""
     figures: dict[tuple[str, str], list[float]] = {}
     async with aio.connect(url) as nc:
         js = nc.jetstream()
         await js.add_stream(name="METERS", subjects=["meters"])
         async with aio.Publisher(js) as publisher:
-            for number in range(messages):
+            for number in range(options.messages):
                 event = CloudEvent({"source": f"/meters/{number % 7}", "type": "read"}, {"kwh": number / 8})
                 await publisher.publish(event, "meters")
-        for number in range(rounds):
-            for name, make in STORES.items():
+    relay.delay = options.delay
+    async with aio.connect(relay.url if options.delay else url) as nc:
+        js = nc.jetstream()
+        for number in range(options.rounds):
+            for name, make in {name: STORES[name] for name in options.only or STORES}.items():
                 (directory / f"{number}").mkdir(exist_ok=True)
                 async with make(directory / f"{number}") as store:
                     for batch in (None, *store.batches) if store.single else store.batches:
-                        rate = await consume(js, store, batch, messages)
+                        rate = await consume(js, store, batch, options.messages, double_ack=options.double_ack)
                         figures.setdefault((name, batch or "one by one"), []).append(rate)
     return {key: median(rates) for key, rates in figures.items()}
 
@@ -248,11 +272,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--only", choices=STORES, action="append")
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--double-ack", action="store_true")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
-    with NatsServer(jetstream=True) as server, Postgres() as postgres, TemporaryDirectory() as directory:
-        os.environ.update(postgres.variables)
-        figures = asyncio.run(measure(server.url, Path(directory), arguments.rounds, arguments.messages))
+    with ExitStack() as stack:
+        server = stack.enter_context(NatsServer(jetstream=True))
+        os.environ.update(stack.enter_context(Postgres()).variables)
+        directory = stack.enter_context(TemporaryDirectory())
+        relay = stack.enter_context(cast("Any", Relay)(server.url))
+        figures = asyncio.run(measure(server.url, relay, Path(directory), arguments))
     rows = [[name, way, f"{rate:,.0f}"] for (name, way), rate in figures.items()]
     what = f"Medians of {arguments.rounds} rounds of {arguments.messages:,} events."
     show(["database", "way", "events/s"], rows, what, markdown=arguments.markdown)
