@@ -1,11 +1,12 @@
-"""Requests to the HTTP monitoring of a server (server option ``-m``)."""
+"""
+Requests to the HTTP monitoring of a server (server option ``-m``).
+
+The HTTP client of Python is imported with the first request, because few programs need it, and it takes long.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import urllib.error
-import urllib.request
 from urllib.parse import urlsplit
 
 from .errors import DeliveryError, ErrorCode
@@ -29,16 +30,21 @@ async def fetch(url: str, path: str, timeout: float) -> tuple[int, bytes]:
     Raises:
         DeliveryError: ``connection-failed``: there is no response within ``timeout`` seconds.
     """
+    from http.client import HTTPException
+
     try:
         return await asyncio.to_thread(_get, f"{url}/{path}", timeout)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {url}: {error}") from error
 
 
 def _get(url: str, timeout: float) -> tuple[int, bytes]:
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
+        with urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
             return answer.status, answer.read()
-    except urllib.error.HTTPError as refusal:
+    except HTTPError as refusal:
         with refusal:
             return refusal.code, refusal.read()

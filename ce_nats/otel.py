@@ -45,7 +45,7 @@ from .message import MSG_ID
 
 __all__ = ["Instrumentation"]
 
-# Bounds of histogram buckets in seconds, from the conventions.
+# Bounds of histogram buckets: events of batches, and seconds, from the conventions.
 _SIZES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -150,18 +150,11 @@ class Instrumentation:
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Messages that were delivered to the application."
         )
-        self._sending = meter.create_histogram(
-            "messaging.client.operation.duration",
-            "s",
-            "Duration of an operation of a producer or consumer.",
-            explicit_bucket_boundaries_advisory=_BOUNDS,
+        durations = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=_BOUNDS)
+        self._sending = durations(
+            "messaging.client.operation.duration", description="Duration of an operation of a producer or consumer."
         )
-        self._processing = meter.create_histogram(
-            "messaging.process.duration",
-            "s",
-            "Duration of processing a message.",
-            explicit_bucket_boundaries_advisory=_BOUNDS,
-        )
+        self._processing = durations("messaging.process.duration", description="Duration of processing a message.")
         self._paused = meter.create_up_down_counter(
             "ce_nats.consumer.paused", "{consumer}", "Consumers whose handlers pause because of an outage."
         )
@@ -171,12 +164,7 @@ class Instrumentation:
             "Events of a call of a handler of batches.",
             explicit_bucket_boundaries_advisory=_SIZES,
         )
-        self._batch_duration = meter.create_histogram(
-            "ce_nats.batch.duration",
-            "s",
-            "Duration of a handler of batches.",
-            explicit_bucket_boundaries_advisory=_BOUNDS,
-        )
+        self._batch_duration = durations("ce_nats.batch.duration", description="Duration of a handler of batches.")
         self._lags: dict[tuple[str, str], Lag] = {}  # of open consumers, by stream and name
         for name, text in _LAG.items():
             meter.create_observable_gauge(f"ce_nats.consumer.{name}", [partial(self._observe, name)], "{message}", text)

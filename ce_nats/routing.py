@@ -50,6 +50,7 @@ Unknown: TypeAlias = Literal["reject", "skip"]
 
 _AsyncT = TypeVar("_AsyncT", bound=AsyncHandler)
 _SyncT = TypeVar("_SyncT", bound=SyncHandler)
+_HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 _NOT_PASSED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # Annotations without information: a parameter is filled by its name.
@@ -135,7 +136,7 @@ class AnyRouter:
     @property
     def has_batches(self) -> bool:
         """Whether a handler gets batches, so that a consumer needs :meth:`~ce_nats.aio.PullConsumer.run_batches`."""
-        return any(route.gets_batch for _, route in self._routes.items())
+        return any(route.gets_batch for route in self._routes.values)
 
     def split(self, events: Sequence[DecodedEvent]) -> list[list[int]]:
         """
@@ -168,8 +169,14 @@ class AnyRouter:
             return None
         raise Reject(f"no handler for events of type {preview(kind, 200)}")
 
-    def _calls(self, batch: Any, errors: dict[int, Exception]) -> Iterator[_Call]:
-        """Yield the calls for a batch; marks of a part are also those of the batch, if it has no exception."""
+    def _calls(self, batch: Any) -> Iterator[_Call]:
+        """
+        Yield the calls for a batch; marks of a part are also those of the batch, if it has no exception.
+
+        Raises:
+            BatchError: Some events have failed; after the last call.
+        """
+        errors: dict[int, Exception] = {}
         for group in self.split(batch):
             found = self._routes.match(batch[group[0]].type)
             if found is None or not found[1].gets_batch:
@@ -183,6 +190,20 @@ class AnyRouter:
                     batch.reject(group[index], reason)
                 for index, delay in part.naks.items():
                     batch.nak(group[index], delay)
+        if errors:
+            raise BatchError(errors)
+
+    def _registration(
+        self, pattern: str, *, data: Any = None, gets_batch: bool = False
+    ) -> Callable[[_HandlerT], _HandlerT]:
+        """Return a decorator that registers a handler; an invalid pattern is an error now."""
+
+        def register(handler: _HandlerT) -> _HandlerT:
+            self._add(pattern, handler, data, gets_batch=gets_batch)
+            return handler
+
+        self._routes.get(pattern)
+        return register
 
     def _add(self, pattern: str, handler: Callable[..., Any], data: Any, *, gets_batch: bool = False) -> None:
         known = self._routes.get(pattern)
@@ -250,13 +271,7 @@ class Router(AnyRouter):
                 are for the data; ``data=`` is given and no parameter is for it; neither msgspec nor pydantic can read
                 the type of the data.
         """
-
-        def register(handler: _AsyncT) -> _AsyncT:
-            self._add(pattern, handler, data)
-            return handler
-
-        self._routes.get(pattern)  # an invalid pattern is an error here
-        return register
+        return self._registration(pattern, data=data)
 
     def batch(self, pattern: str) -> Callable[[_AsyncT], _AsyncT]:
         """
@@ -278,24 +293,17 @@ class Router(AnyRouter):
             ValueError: As :meth:`on`.
             TypeError: The pattern is not a str; the handler is not async, or does not take one argument.
         """
-
-        def register(handler: _AsyncT) -> _AsyncT:
-            self._add(pattern, handler, None, gets_batch=True)
-            return handler
-
-        self._routes.get(pattern)  # an invalid pattern is an error here
-        return register
+        return self._registration(pattern, gets_batch=True)
 
     async def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
         if isinstance(delivery, Sequence):
-            errors: dict[int, Exception] = {}
-            for call in self._calls(delivery, errors):
+            for call in self._calls(delivery):
                 try:
                     await call.handle()
                 except Exception as error:
                     if not call.fail(error):
                         raise
-            return _finish(errors)
+            return None
         route = self._find(delivery.event.type)
         if route is None:
             return None
@@ -345,13 +353,7 @@ class SyncRouter(AnyRouter):
             ValueError: As :meth:`Router.on`.
             TypeError: As :meth:`Router.on`; the handler is async.
         """
-
-        def register(handler: _SyncT) -> _SyncT:
-            self._add(pattern, handler, data)
-            return handler
-
-        self._routes.get(pattern)  # an invalid pattern is an error here
-        return register
+        return self._registration(pattern, data=data)
 
     def batch(self, pattern: str) -> Callable[[_SyncT], _SyncT]:
         """
@@ -364,24 +366,17 @@ class SyncRouter(AnyRouter):
             ValueError: As :meth:`Router.on`.
             TypeError: As :meth:`Router.batch`; the handler is async.
         """
-
-        def register(handler: _SyncT) -> _SyncT:
-            self._add(pattern, handler, None, gets_batch=True)
-            return handler
-
-        self._routes.get(pattern)  # an invalid pattern is an error here
-        return register
+        return self._registration(pattern, gets_batch=True)
 
     def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
         if isinstance(delivery, Sequence):
-            errors: dict[int, Exception] = {}
-            for call in self._calls(delivery, errors):
+            for call in self._calls(delivery):
                 try:
                     call.handle()
                 except Exception as error:
                     if not call.fail(error):
                         raise
-            return _finish(errors)
+            return None
         route = self._find(delivery.event.type)
         if route is None:
             return None
@@ -393,17 +388,6 @@ class SyncRouter(AnyRouter):
         if is_async(handler) or not callable(handler):
             given = name_of(handler)
             raise TypeError(f"a handler of SyncRouter must be a function that is not async, got {given}")
-
-
-def _finish(errors: dict[int, Exception]) -> None:
-    """
-    End the calls for a batch.
-
-    Raises:
-        BatchError: Some events have failed.
-    """
-    if errors:
-        raise BatchError(errors)
 
 
 def _batch_route(handler: Callable[..., Any]) -> _Route:

@@ -7,7 +7,6 @@ without ``*`` before all others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from ..errors import EncodeError, preview
@@ -32,10 +31,10 @@ class TypePatterns(Generic[_T]):
         prefixes = sorted(self._prefixes, key=lambda prefix: (-len(prefix), prefix))
         return [*sorted(self._exact), *(prefix + _ANY_REST for prefix in prefixes)]
 
-    def items(self) -> Iterator[tuple[str, _T]]:
-        """Yield patterns and their values."""
-        yield from self._exact.items()
-        yield from ((prefix + _ANY_REST, value) for prefix, value in self._prefixes.items())
+    @property
+    def values(self) -> list[_T]:
+        """Values of all patterns."""
+        return [*self._exact.values(), *self._prefixes.values()]
 
     def get(self, pattern: str) -> _T | None:
         """Return the value of a pattern itself, or None."""

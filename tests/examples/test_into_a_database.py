@@ -19,8 +19,12 @@ GUIDE = "\n" + (EXAMPLES.parent / "docs/guides/into-a-database.md").read_text("u
 COUNT = 20_000
 BAD = 417  # the event that the tables refuse
 
-DATABASES = {"psycopg": "PostgreSQL with psycopg", "asyncpg": "PostgreSQL with asyncpg", "sqlite": "SQLite"}
-DATABASES["duckdb"] = "DuckDB"
+DATABASES = {
+    "psycopg": "PostgreSQL with psycopg",
+    "asyncpg": "PostgreSQL with asyncpg",
+    "sqlite": "SQLite",
+    "duckdb": "DuckDB",
+}
 
 
 def code_of(section: str, kind: str = "python") -> str:

