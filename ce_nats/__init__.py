@@ -12,7 +12,8 @@ These modules have the rest, and a docstring each; some need an extra:
 
 - ``aio``: publish to subjects and streams, subscribe, consume from streams, request and reply, with asyncio.
 - ``sync``: the same without asyncio (extra ``sync``).
-- ``routing``: handlers by the type of the event. ``schemas``: refuse wrong data (extra ``schemas`` for JSON Schemas).
+- ``cesql``: filters on attributes, in CloudEvents SQL. ``routing``: handlers by the type of the event.
+  ``schemas``: refuse wrong data (extra ``schemas`` for JSON Schemas).
 - ``extensions``: tracing, partitioning, expiry and others. ``subjects``: names and partition numbers.
 - ``redelivery``: what a consumer decides after a failure, dead letters, and :class:`Unavailable`.
 - ``otel``: spans and metrics of OpenTelemetry (extra ``otel``).

@@ -34,6 +34,7 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
         )
     },
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
+    {"cesql": set()},
     {
         **{name: set() for name in ("extensions", "redelivery", "routing")},
         "iggy": {"apache_iggy"},

@@ -13,6 +13,7 @@ from datetime import timezone
 from types import SimpleNamespace
 from typing import Any, Final
 
+from .. import cesql
 from ..codec import percent
 from ..codec.attributes import canonical
 from ..codec.binary import Dialect
@@ -284,6 +285,22 @@ def _backoff(given: Any) -> Backoff | list[float]:
     return Backoff(given["first_ms"] / 1000, given["factor"], given["most_ms"] / 1000)
 
 
+# --- Filters --------------------------------------------------------------------------------------------------------
+
+
+def _evaluate(given: Input) -> Fields:
+    tagged = {name: {"type": "String", "value": value} for name, value in _FILTERED_EVENT.items()}
+    event = SpelledEvent(tagged | given.get("attributes", {}), {"absent": True})
+    try:
+        expression = cesql.compile(text(given["expression"]))
+    except cesql.ParseError:
+        return {"errors": ["parse"]}
+    result = expression.evaluate(event, fail_fast=given.get("mode") != "complete")
+    return {"result": result.value, "errors": [error.kind for error in result.errors]}
+
+
+_FILTERED_EVENT: Final = {"specversion": "1.0", "id": "1", "source": "/eu/x", "type": "com.example.order"}
+
 OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     **PROTOBUF_OPERATIONS,
     **STAN_OPERATIONS,
@@ -306,5 +323,6 @@ OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     "wire.nats.decode_frames": _decode_frames,
     "deadletter.decide": _decide,
     "deadletter.breaker": _breaker,
+    "cesql.evaluate": _evaluate,
     **IGGY_OPERATIONS,
 }

@@ -15,19 +15,20 @@ HERE = Path(__file__).parent
 
 def go_peer(program: str = "peer") -> list[str]:
     """
-    Return the command of a program with sdk-go: ``peer`` sends and receives, ``answer`` answers conformance cases.
+    Return the command of a program with sdk-go: ``peer`` sends and receives, ``answer`` answers conformance cases,
+    ``cesql`` evaluates expressions.
 
     Raises:
         NotAvailable: Go is not installed, or its modules cannot be downloaded.
         BuildFailedError: It does not build.
     """
     go = find_program("go")
-    sources = [HERE / "go" / name for name in ("main.go", "answer/main.go", "go.mod", "go.sum")]
+    sources = [HERE / "go" / name for name in ("main.go", "answer/main.go", "cesql/main.go", "go.mod", "go.sum")]
     version = _version(go, "version")
 
     def make(target: Path) -> None:
         download([go, "mod", "download"], HERE / "go")
-        build([go, "build", "-buildvcs=false", "-o", f"{target}/", ".", "./answer"], HERE / "go")
+        build([go, "build", "-buildvcs=false", "-o", f"{target}/", ".", "./answer", "./cesql"], HERE / "go")
 
     return [str(cached("go", [version, *map(_text, sources)], make) / program)]
 

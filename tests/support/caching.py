@@ -85,9 +85,9 @@ def run(command: list[str], directory: Path, **variables: str) -> subprocess.Com
     return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=_SECONDS)
 
 
-def download(command: list[str], directory: Path, **variables: str) -> None:
+def download(command: list[str], directory: Path, **variables: str) -> str:
     """
-    Run a command that downloads files.
+    Run a command that downloads files, and return its output.
 
     Raises:
         NotAvailable: The command failed.
@@ -96,6 +96,7 @@ def download(command: list[str], directory: Path, **variables: str) -> None:
     done = run(command, directory, **variables)
     if done.returncode:
         raise download_error(f"{Path(command[0]).name} failed to download: {last_line(done)}")
+    return done.stdout
 
 
 def python_environment(name: str, packages: Sequence[str], python: Path | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -107,6 +108,22 @@ def python_from(minor: int) -> Path:
             if run([str(python), "-m", "venv", "--help"], Path.cwd()).returncode == 0:  # pyenv's shims may not start
                 return python
     raise NotAvailable(f"Python 3.{minor} or later must be installed")
+
+
+def go_source(module: str) -> Path:
+    """
+    Return the directory of the sources of a Go module.
+
+    Raises:
+        NotAvailable: Go is not installed, or the module cannot be downloaded.
+    """
+    go = find_program("go")
+
+    def install(target: Path) -> None:
+        answer = download([go, "mod", "download", "-json", module], target)
+        shutil.copytree(json.loads(answer)["Dir"], target / "source")
+
+    return cached("go-source", [module], install) / "source"
 
 
 def _go_program(name: str, module: str) -> Path:
