@@ -69,6 +69,7 @@ class Outcome(str, Enum):
     DONE = "done"  # the handler returned
     MARKER = "marker"  # a tombstone of a key-value bucket, which has no event
     EXPIRED = "expired"  # its ``expirytime`` is in the past, and the consumer skips such events
+    FILTERED = "filtered"  # it does not pass the filter of the consumer
     FAILED = "failed"  # the handler raised; a retry may succeed
     REJECTED = "rejected"  # the handler rejected the event: it can never be processed
     UNDECODABLE = "undecodable"  # it is not a CloudEvent
@@ -241,7 +242,7 @@ def decide(
         failures: Number of times that the handler has failed, this one included, if that is known; other deliveries
             were released. None counts each delivery as a failure.
     """
-    if outcome in (Outcome.DONE, Outcome.MARKER, Outcome.EXPIRED):
+    if outcome in (Outcome.DONE, Outcome.MARKER, Outcome.EXPIRED, Outcome.FILTERED):
         return Decision(Action.ACK)
     if outcome is Outcome.RELEASED:
         return Decision(Action.RETRY)

@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 
 class OutcomeKind(str, Enum):
-    """Outcome of a message. The first nine are those of a consumer, the last three those of a publisher."""
+    """Outcome of a message. The first ten are those of a consumer, the last three those of a publisher."""
 
     ACKNOWLEDGED = "acknowledged"
     EXPIRED = "expired"  # acknowledged without a handler: see ``skip_expired``
+    FILTERED = "filtered"  # the same: see ``filter``
     REDELIVERED = "redelivered"  # the server redelivers it after ``delay`` seconds
     UNAVAILABLE = "unavailable"  # it is handled again, when something that its handler needs is available again
     # Delivered again without a failure: its handler was cancelled, or never ran, or an event before it has failed.

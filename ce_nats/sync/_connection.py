@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, PubAck
 
-from .. import aio
+from .. import aio, cesql
 from .._settings import Secret
 from ..aio._claim_check import MAX_SIZE, OVER
 from ..aio._connect import Callback, ErrorCallback
@@ -341,6 +341,7 @@ class Connection:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        filter: str | cesql.Expression | None = None,  # noqa: A002
         validate: Validate | None = None,
     ) -> Subscription:
         """
@@ -367,6 +368,7 @@ class Connection:
             dialect=dialect,
             parse_data=parse_data,
             extension_types=extension_types,
+            filter=filter,
             validate=validate,
         )
 
@@ -522,6 +524,7 @@ class Connection:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        filter: str | cesql.Expression | None = None,  # noqa: A002
         validate: Validate | None = None,
         skip_expired: bool = False,
         expiry_leeway: float = 0.0,
@@ -551,6 +554,7 @@ class Connection:
             dialect=dialect,
             parse_data=parse_data,
             extension_types=extension_types,
+            filter=filter,
             validate=validate,
             skip_expired=skip_expired,
             expiry_leeway=expiry_leeway,

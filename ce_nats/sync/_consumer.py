@@ -10,7 +10,7 @@ from typing import Final
 
 from nats.js.api import ConsumerConfig
 
-from .. import aio
+from .. import aio, cesql
 from .._numbers import check_count, check_optional_seconds
 from ..aio._observer import OnOutcome
 from ..aio._util.checks import check_key, check_single
@@ -85,6 +85,7 @@ class PullConsumer:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        filter: str | cesql.Expression | None = None,  # noqa: A002
         validate: Validate | None = None,
         skip_expired: bool = False,
         expiry_leeway: float = 0.0,
@@ -119,6 +120,7 @@ class PullConsumer:
                 dialect=dialect,
                 parse_data=parse_data,
                 extension_types=extension_types,
+                filter=filter,
                 validate=validate,
                 skip_expired=skip_expired,
                 expiry_leeway=expiry_leeway,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final
 
-from .. import aio
+from .. import aio, cesql
 from .._numbers import check_optional_seconds
 from ..aio._util.thread_queue import ThreadQueue
 from ..codec.attributes import ExtensionTypes
@@ -40,6 +40,7 @@ class Subscription:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        filter: str | cesql.Expression | None = None,  # noqa: A002
         validate: Validate | None = None,
     ) -> None:
         check_optional_seconds("timeout", timeout)
@@ -58,6 +59,7 @@ class Subscription:
                 dialect=dialect,
                 parse_data=parse_data,
                 extension_types=extension_types,
+                filter=filter,
                 validate=validate,
             )
             self._bridge.start(events)

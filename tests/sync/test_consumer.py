@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -69,6 +70,24 @@ def test_deliveries_are_settled(js, stream, subject, publish, open_consumer):
     wait_for(lambda: (info := js.consumer_info(stream, "c")).num_ack_pending == info.num_pending == 0)
     letter = js.get_msg(stream, 7)
     assert DeadLetter.split(letter.headers.items())[0].text == "no such customer"
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_filtered_events_are_acknowledged(js, stream, publish, open_consumer, is_observed):
+    publish(98)
+    outcomes, numbers = [], []
+    options = {"on_outcome": outcomes.append} if is_observed else {}
+    with open_consumer(filter="id LIKE '%7'", **options) as consumer:
+        for delivery in consumer:
+            with delivery:
+                numbers.append(number_of(delivery))
+            if numbers[-1] == 97:
+                break
+        wait_for(lambda: js.consumer_info(stream, "c").ack_floor.stream_seq == 98)
+    assert numbers == list(range(7, 100, 10))
+    assert Counter(str(outcome.kind) for outcome in outcomes) == (
+        {"filtered": 88, "acknowledged": 10} if is_observed else {}
+    )
 
 
 def test_unhandled_messages_are_released(nc, stream, publish, open_consumer):

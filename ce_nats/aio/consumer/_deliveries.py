@@ -60,30 +60,39 @@ class Deliveries:
 
         ``gathers``: As for :meth:`Ledger.take`.
         """
-        now = time.monotonic()
-        ledger = self._ledger
-        if (
-            not self.is_plain
-            or now - self._suspended > _MAX_UNSUSPENDED_SECONDS
-            or self._running.has_ended
-            or not self._nc.is_connected
-        ):
-            return None
-        entry = ledger.take(now, gathers=gathers)
-        if entry is None:
-            return None
-        raw = entry.raw
-        if (entry.arrival > 1 and ledger.isolation.alone is entry) or not raw[0].isascii():
-            ledger.put_back(entry)
-            return None
-        if now >= ledger.acks.due or ledger.waiting <= ledger.prefetch.half:
-            self._note_taken(now)
-        try:
-            event = entry.event or self._preparation.decode(raw[2], raw[3])
-        except DecodeError:
-            ledger.put_back(entry)
-            return None
-        return Delivery(self.settler, entry, event, self._preparation.resolve)
+        ledger, preparation = self._ledger, self._preparation
+        while True:
+            now = time.monotonic()
+            if (
+                not self.is_plain
+                or now - self._suspended > _MAX_UNSUSPENDED_SECONDS
+                or self._running.has_ended
+                or not self._nc.is_connected
+            ):
+                return None
+            entry = ledger.take(now, gathers=gathers)
+            if entry is None:
+                return None
+            raw = entry.raw
+            if (entry.arrival > 1 and ledger.isolation.alone is entry) or not raw[0].isascii():
+                break
+            if now >= ledger.acks.due or ledger.waiting <= ledger.prefetch.half:
+                self._note_taken(now)
+            event = entry.event
+            if event is None and not preparation.drops(entry):
+                try:
+                    event = preparation.decode(raw[2], raw[3])
+                except DecodeError:
+                    break
+                if not preparation.passes(event):
+                    event = None
+            delivery = Delivery(self.settler, entry, event, preparation.resolve)
+            if event is not None:
+                return delivery
+            if not self.settler.acknowledge(delivery):  # it was filtered
+                break
+        ledger.put_back(entry)
+        return None
 
     async def next(self, *, gathers: bool = False) -> Delivery | None:
         """

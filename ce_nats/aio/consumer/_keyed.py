@@ -144,10 +144,10 @@ class Keying:
         return Delivery(self._settler, entry, entry.event, self._preparation.resolve)
 
     async def _decode(self, entry: Entry) -> bool:
-        """Decode a message; settle it, and return False, if it is not an event."""
+        """Decode a message; settle it, and return False, if it is filtered, or not an event."""
         while True:
             try:
-                await self._preparation.delivery_of(entry)
+                delivery = await self._preparation.delivery_of(entry)
             except DecodeError as error:
                 await self._preparation.settle_undecodable(entry, error)
                 return False
@@ -156,7 +156,7 @@ class Keying:
                 self._settler.reporter.report(error, Delivery(self._settler, entry, None))
                 await asyncio.sleep(self._pause)
             else:
-                return not entry.is_settled
+                return delivery is not None and not entry.is_settled
 
     # --- Other clients ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from ...cesql._messages import MessageFilter
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
@@ -106,6 +107,7 @@ class Preparation:
         ledger: Ledger,
         recorder: Recorder,
         *,
+        filter: MessageFilter | None,  # noqa: A002
         validator: Validator | None,
         claim_check: ClaimCheck | None,
         parse_data: bool,
@@ -118,6 +120,7 @@ class Preparation:
         self._settler = settler
         self._ledger = ledger
         self._recorder = recorder
+        self._filter = filter
         self._validator = validator
         self._expiry_leeway = expiry_leeway
         self._headers_only = headers_only
@@ -149,8 +152,16 @@ class Preparation:
             raise
         return None
 
+    def drops(self, entry: Entry) -> bool:
+        """Whether the headers of a message show that it does not pass the filter."""
+        return self._filter is not None and entry.event is None and self._filter.drops(entry.raw[3])
+
+    def passes(self, event: DecodedEvent) -> bool:
+        """Whether an event passes the filter."""
+        return self._filter is None or self._filter.passes(event)
+
     async def read(self, entry: Entry) -> Delivery | None:
-        """Decode a message, and return its delivery; settle it, and return None, if that fails."""
+        """Decode a message, and return its delivery; settle it, and return None, if it is filtered, or that fails."""
         try:
             return await self.delivery_of(entry)
         except DecodeError as error:
@@ -163,15 +174,19 @@ class Preparation:
             await self._settler.settle_quietly(delivery, retry, error, is_reported=True)
         return None
 
-    async def delivery_of(self, entry: Entry) -> Delivery:
+    async def delivery_of(self, entry: Entry) -> Delivery | None:
         """
-        Decode a message, unless that was done before, and return its delivery.
+        Decode a message, unless that was done before, and return its delivery; settle it, and return None, if it is
+        filtered.
 
         Raises:
             DecodeError: It has no event.
             DeliveryError: The event cannot be read now.
         """
         event = entry.event
+        if self.drops(entry):
+            await self._settler.settle_quietly(Delivery(self._settler, entry, None), Outcome.FILTERED)
+            return None
         if event is None:
             if self._headers_only is not None:
                 event = await self._headers_only.decode(entry.as_message(self._settler.nc))
@@ -179,6 +194,9 @@ class Preparation:
                 if not entry.raw[0].isascii():
                     _check_subject(entry.as_message(self._settler.nc))
                 event = self.decode(entry.raw[2], entry.raw[3])
+            if not self.passes(event):
+                await self._settler.settle_quietly(Delivery(self._settler, entry, event), Outcome.FILTERED)
+                return None
             self._ledger.keep(entry, event)
         return Delivery(self._settler, entry, event, self.resolve)
 

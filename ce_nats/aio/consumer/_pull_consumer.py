@@ -28,7 +28,9 @@ from typing import Final
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
+from ... import cesql
 from ..._numbers import check_optional_seconds, check_seconds
+from ...cesql._messages import MessageFilter
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode
@@ -103,6 +105,7 @@ class _Options:
     double_ack: bool
     ack_delay: float
     reading: Reading
+    filter: cesql.Expression | None
     validator: Validator | None
     claim_check: ClaimCheck | None
     expiry_leeway: float | None
@@ -110,6 +113,20 @@ class _Options:
 
     def __post_init__(self) -> None:
         self.reading.of_raw()  # an invalid option would dead-letter every message
+
+    def filter_of(self, source: str) -> MessageFilter | None:
+        """Return the filter for the messages of a consumer."""
+        if self.filter is None:
+            return None
+        # An observer gets the events that are filtered.
+        return MessageFilter(
+            self.filter,
+            source,
+            mode=self.reading.mode,
+            dialect=self.reading.dialect,
+            extension_types=self.reading.extension_types,
+            reads_headers=self.observer is None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +200,7 @@ class _Parts:
             settler,
             ledger,
             recorder,
+            filter=options.filter_of(binding.target),
             validator=options.validator,
             claim_check=options.claim_check,
             parse_data=options.reading.parse_data,
@@ -256,6 +274,11 @@ class PullConsumer:
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        filter: Expression of CloudEvents SQL on the attributes of events. Events that do not pass are acknowledged, and
+            the next one is yielded; so are those on which it has an error, for instance a missing attribute: the first
+            three are logged. Messages that are not events are settled as without it. With a ``key``, the key of a
+            filtered event is not asked for. Headers of a message in binary mode that does not pass are checked, and its
+            data is not decoded.
         validate: Checks each event before it is yielded: :class:`ce_nats.schemas.Schemas`, a mapping for it, or a
             function. An event that it refuses is dead-lettered at once, with ``data-mismatch``. After any other
             exception of a function, the event is redelivered as after one of a handler. With ``claim_check`` it gets
@@ -276,7 +299,7 @@ class PullConsumer:
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
         ValueError: A number is out of range, an option of the decoder is not valid, or ``create`` has another name or
-            ``ack_policy``.
+            ``ack_policy``. ``filter`` is not an expression: :class:`ce_nats.cesql.ParseError`.
         TypeError: ``js``, ``config``, a hook or an option of the decoder has another type.
     """
 
@@ -301,6 +324,7 @@ class PullConsumer:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        filter: str | cesql.Expression | None = None,  # noqa: A002
         validate: Validate | None = None,
         skip_expired: bool = False,
         expiry_leeway: float = 0.0,
@@ -337,6 +361,7 @@ class PullConsumer:
             double_ack=double_ack,
             ack_delay=ack_delay,
             reading=Reading(mode, dialect, parse_data, extension_types),
+            filter=None if filter is None else cesql.compile(filter),
             validator=validator_of(validate),
             claim_check=claim_check,
             expiry_leeway=expiry_leeway if skip_expired else None,

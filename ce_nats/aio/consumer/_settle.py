@@ -36,6 +36,11 @@ _log: Final = logging.getLogger(__name__)
 AttemptT = TypeVar("AttemptT", bound=Attempt)
 
 _ACKNOWLEDGED: Final = OutcomeKind.ACKNOWLEDGED
+# Outcomes of messages that are acknowledged without a handler.
+_SKIPPED: Final[dict[Outcome, OutcomeKind]] = {
+    Outcome.EXPIRED: OutcomeKind.EXPIRED,
+    Outcome.FILTERED: OutcomeKind.FILTERED,
+}
 _ACK: Final = Action.ACK
 _TAKEN: Final = Place.TAKEN
 
@@ -186,7 +191,7 @@ class Settler:
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
             self.decisions.forget(entry.sequence)
-        if self._outage.breaker.failures:
+        if entry.has_started and self._outage.breaker.failures:
             self._outage.succeed()
         _, frees = self._ledger.settle(entry, _ACK, time.monotonic())
         if frees:
@@ -312,7 +317,7 @@ class Settler:
     ) -> None:
         """Settle a message that no handler gets, if it is a dead letter beside handlers; errors are reported."""
         decision = wanted if isinstance(wanted, Decision) else self.judge(attempt, wanted, error)
-        acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else _ACKNOWLEDGED
+        acknowledged = _ACKNOWLEDGED if isinstance(wanted, Decision) else _SKIPPED.get(wanted, _ACKNOWLEDGED)
         work = self._settle_quietly(attempt, decision, error, acknowledged, error if is_reported else None)
         if self.is_stored(decision):
             self._ledger.set_aside(attempt._entry)

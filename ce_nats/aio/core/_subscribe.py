@@ -26,6 +26,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError, Error
 
+from ... import cesql
+from ...cesql._messages import MessageFilter
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
@@ -79,6 +81,7 @@ class Events:
         subscription: Subscription,
         decode: Callable[[Msg], DecodedEvent],
         decode_raw: RawDecoder,
+        filter: MessageFilter | None = None,  # noqa: A002
         validator: Validator | None = None,
     ) -> None:
         self.subscription = subscription
@@ -88,6 +91,7 @@ class Events:
         self._at_once = 0
         self._decode = decode
         self._decode_raw = decode_raw
+        self._filter = filter
         self._validator = validator
         self._denied: DeliveryError | None = None
         self._link = Link.of(self._nc)
@@ -112,9 +116,7 @@ class Events:
             message = self._queue.take()
             if message is not None:
                 self._at_once += 1
-                received = (
-                    self._receive_raw(message) if isinstance(message, tuple) else receive(message, self._decode_valid)
-                )
+                received = self._receive_raw(message) if isinstance(message, tuple) else self._receive(message)
                 if received is not None:
                     return received
             elif self._queue.has_ended:
@@ -125,12 +127,16 @@ class Events:
                 await self._queue.wait()
 
     def _receive_raw(self, raw: RawMessage) -> Received | None:
-        """Decode a raw message; return None as :func:`receive` does."""
+        """Decode a raw message; return None as :func:`receive` does, and if it does not pass the filter."""
         subject, reply, payload, block = raw
         try:
             if not (subject.isascii() and reply.isascii()):
                 _check_subjects(message_of(self._nc, self._sid, raw))
+            if self._filter is not None and self._filter.drops(block):
+                return None
             event = self._decode_raw(payload, block)
+            if self._filter is not None and not self._filter.passes(event):
+                return None
             if self._validator is not None:
                 self._check_valid(event)
         except DecodeError as error:
@@ -138,11 +144,19 @@ class Events:
             return None if _is_skipped(received.message, error) else received
         return RawReceived(self._nc, self._sid, raw, event)
 
-    def _decode_valid(self, message: Msg) -> DecodedEvent:
-        event = self._decode(message)
+    def _receive(self, message: Msg) -> Received | None:
+        """As :meth:`_receive_raw`, of a message of nats-py."""
+        received = receive(message, self._decode)
+        if received is None or received.error is not None:
+            return received
+        if self._filter is not None and not self._filter.passes(received.event):
+            return None
         if self._validator is not None:
-            self._check_valid(event)
-        return event
+            try:
+                self._check_valid(received.event)
+            except DecodeError as error:
+                return Received(message, None, error)
+        return received
 
     def _check_valid(self, event: DecodedEvent) -> None:
         assert self._validator is not None
@@ -199,6 +213,7 @@ def events(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
+    filter: str | cesql.Expression | None = None,  # noqa: A002
     validate: Validate | None = None,
 ) -> Events:
     """
@@ -216,12 +231,14 @@ def events(
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        filter: Expression of CloudEvents SQL on the attributes of events; those that do not pass are dropped. The first
+            three on which it has an error, for instance a missing attribute, are logged.
         validate: Checks each event: :class:`ce_nats.schemas.Schemas`, a mapping for it, or a function. An event that it
             refuses is yielded as an error, ``data-mismatch``.
 
     Raises:
         TypeError: ``subscription`` has another type.
-        ValueError: The subscription has a callback.
+        ValueError: The subscription has a callback, or ``filter`` is not an expression.
     """
     check_subscription(subscription)
     try:
@@ -235,7 +252,13 @@ def events(
         "extension_types": extension_types,
     }
     decode = partial(from_nats_message, **options)
-    return Events(subscription, decode, raw_decoder(**options), validator_of(validate))
+    found = None
+    if filter is not None:
+        expression = cesql.compile(filter)
+        found = MessageFilter(
+            expression, subscription.subject, mode=mode, dialect=dialect, extension_types=extension_types
+        )
+    return Events(subscription, decode, raw_decoder(**options), found, validator_of(validate))
 
 
 @opening
@@ -248,6 +271,7 @@ async def subscribe(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
+    filter: str | cesql.Expression | None = None,  # noqa: A002
     validate: Validate | None = None,
 ) -> Events:
     """
@@ -264,17 +288,27 @@ async def subscribe(
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        filter: As for :func:`events`.
         validate: As for :func:`events`.
 
     Raises:
         EncodeError: ``invalid-subject``.
         DeliveryError: ``connection-closed``, ``permission-denied``.
+        ValueError: ``filter`` is not an expression.
     """
     check_client(nc)
     validator = validator_of(validate)
+    expression = None if filter is None else cesql.compile(filter)
     with delivery_errors(subject, nc):
         subscription = await MessageQueue.subscribe(nc, subject, queue=queue)
-    received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    received = events(
+        subscription,
+        mode=mode,
+        dialect=dialect,
+        parse_data=parse_data,
+        extension_types=extension_types,
+        filter=expression,
+    )
     received._validator = validator
     try:
         await round_trip(nc)
