@@ -36,7 +36,9 @@ from functools import partial
 from types import NoneType, SimpleNamespace
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args, get_type_hints
 
+from . import cesql
 from ._callables import is_async, name_of
+from .cesql._messages import MessageFilter
 from .codec import models
 from .codec._type_patterns import TypePatterns
 from .codec.event import DecodedEvent, EventLike
@@ -75,6 +77,7 @@ class _Route(NamedTuple):
     named: dict[str, _Source]
     has_data: bool = False  # a parameter is the data
     gets_batch: bool = False  # its argument is a batch
+    filter: MessageFilter | None = None
 
     def call(self, delivery: HasEvent) -> Any:
         positional = [source(delivery) for source in self.positional]
@@ -152,22 +155,23 @@ class AnyRouter:
             groups.setdefault(self.match(event.type), []).append(index)
         return [*groups.values()]
 
-    def _find(self, kind: str) -> _Route | None:
+    def _find(self, delivery: HasEvent) -> _Route | None:
         """
-        Return the route of a type; None if its events are skipped.
+        Return the route of an event; None if it is skipped.
 
         Raises:
             Reject: No pattern matches, and unknown types are rejected.
             TypeError: Its handler gets batches.
         """
-        found = self._routes.match(kind)
-        if found is not None and found[1].gets_batch:
+        event = delivery.event
+        found = self._routes.match(event.type)
+        if found is None:
+            if self._skips:
+                return None
+            raise Reject(f"no handler for events of type {preview(event.type, 200)}")
+        if found[1].gets_batch:
             raise TypeError(f"{name_of(found[1].handler)} gets batches: the router must be called with a batch")
-        if found is not None:
-            return found[1]
-        if self._skips:
-            return None
-        raise Reject(f"no handler for events of type {preview(kind, 200)}")
+        return found[1] if _passes(found[1], delivery) else None
 
     def _calls(self, batch: Any) -> Iterator[_Call]:
         """
@@ -183,6 +187,9 @@ class AnyRouter:
                 for index in group:
                     yield _Call(partial(self, batch.deliveries[index]), [index], errors)
                 continue
+            group = [index for index in group if _passes(found[1], batch.deliveries[index])]
+            if not group:
+                continue
             part = batch if len(group) == len(batch) else type(batch)([batch.deliveries[index] for index in group])
             yield _Call(partial(found[1].handler, part), group, errors)
             if part is not batch:
@@ -194,23 +201,38 @@ class AnyRouter:
             raise BatchError(errors)
 
     def _registration(
-        self, pattern: str, *, data: Any = None, gets_batch: bool = False
+        self,
+        pattern: str,
+        filter: str | cesql.Expression | None,
+        *,
+        data: Any = None,
+        gets_batch: bool = False,
     ) -> Callable[[_HandlerT], _HandlerT]:
-        """Return a decorator that registers a handler; an invalid pattern is an error now."""
+        """Return a decorator that registers a handler; an invalid pattern or filter is an error now."""
+        found = None if filter is None else MessageFilter(cesql.compile(filter), f"router pattern {pattern}")
 
         def register(handler: _HandlerT) -> _HandlerT:
-            self._add(pattern, handler, data, gets_batch=gets_batch)
+            self._add(pattern, handler, data, found, gets_batch=gets_batch)
             return handler
 
         self._routes.get(pattern)
         return register
 
-    def _add(self, pattern: str, handler: Callable[..., Any], data: Any, *, gets_batch: bool = False) -> None:
+    def _add(
+        self,
+        pattern: str,
+        handler: Callable[..., Any],
+        data: Any,
+        filter: MessageFilter | None = None,
+        *,
+        gets_batch: bool = False,
+    ) -> None:
         known = self._routes.get(pattern)
         self._check_kind(handler)
         if known is not None:
             raise ValueError(f"pattern {pattern!r} must have one handler, has {name_of(known.handler)}")
-        self._routes.add(pattern, _batch_route(handler) if gets_batch else _route(handler, data))
+        route = _batch_route(handler) if gets_batch else _route(handler, data)
+        self._routes.add(pattern, route._replace(filter=filter))
 
     def _check_kind(self, handler: object) -> None:
         raise NotImplementedError
@@ -255,7 +277,9 @@ class Router(AnyRouter):
     def __init__(self, *, unknown: Unknown | AsyncHandler = "reject") -> None:
         super().__init__(unknown)
 
-    def on(self, pattern: str, *, data: Any = None) -> Callable[[_AsyncT], _AsyncT]:
+    def on(
+        self, pattern: str, *, data: Any = None, filter: str | cesql.Expression | None = None
+    ) -> Callable[[_AsyncT], _AsyncT]:
         """
         Register the decorated async function for a pattern, and return it unchanged.
 
@@ -263,17 +287,19 @@ class Router(AnyRouter):
             pattern: Type of events, or the beginning of types and ``*``.
             data: Type of the data, as for :meth:`ce_nats.DecodedEvent.data_as`; by default the annotation of the
                 parameter.
+            filter: Expression of CloudEvents SQL. Other events of the pattern are skipped: the handler is not called,
+                and a consumer acknowledges them, with the outcome ``filtered``.
 
         Raises:
             ValueError: The pattern is empty, has ``*`` before its end or a character that types must not contain, or
-                has a handler already.
+                has a handler already; ``filter`` is not an expression.
             TypeError: The pattern is not a str; the handler is not async; a parameter cannot be filled; two parameters
                 are for the data; ``data=`` is given and no parameter is for it; neither msgspec nor pydantic can read
                 the type of the data.
         """
-        return self._registration(pattern, data=data)
+        return self._registration(pattern, filter, data=data)
 
-    def batch(self, pattern: str) -> Callable[[_AsyncT], _AsyncT]:
+    def batch(self, pattern: str, *, filter: str | cesql.Expression | None = None) -> Callable[[_AsyncT], _AsyncT]:
         """
         Register the decorated async function for batches of events, and return it unchanged.
 
@@ -288,12 +314,13 @@ class Router(AnyRouter):
 
         Args:
             pattern: As for :meth:`on`.
+            filter: As for :meth:`on`.
 
         Raises:
             ValueError: As :meth:`on`.
             TypeError: The pattern is not a str; the handler is not async, or does not take one argument.
         """
-        return self._registration(pattern, gets_batch=True)
+        return self._registration(pattern, filter, gets_batch=True)
 
     async def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
         if isinstance(delivery, Sequence):
@@ -304,7 +331,7 @@ class Router(AnyRouter):
                     if not call.fail(error):
                         raise
             return None
-        route = self._find(delivery.event.type)
+        route = self._find(delivery)
         if route is None:
             return None
         if route.has_data and (resolve := getattr(delivery, "resolve", None)) is not None:
@@ -341,32 +368,36 @@ class SyncRouter(AnyRouter):
     def __init__(self, *, unknown: Unknown | SyncHandler = "reject") -> None:
         super().__init__(unknown)
 
-    def on(self, pattern: str, *, data: Any = None) -> Callable[[_SyncT], _SyncT]:
+    def on(
+        self, pattern: str, *, data: Any = None, filter: str | cesql.Expression | None = None
+    ) -> Callable[[_SyncT], _SyncT]:
         """
         Register the decorated function, which is not async, for a pattern, and return it unchanged.
 
         Args:
             pattern: As for :meth:`Router.on`, and so is ``data``.
             data: Type of the data.
+            filter: As for :meth:`Router.on`.
 
         Raises:
             ValueError: As :meth:`Router.on`.
             TypeError: As :meth:`Router.on`; the handler is async.
         """
-        return self._registration(pattern, data=data)
+        return self._registration(pattern, filter, data=data)
 
-    def batch(self, pattern: str) -> Callable[[_SyncT], _SyncT]:
+    def batch(self, pattern: str, *, filter: str | cesql.Expression | None = None) -> Callable[[_SyncT], _SyncT]:
         """
         Register the decorated function, which is not async, for batches of events: see :meth:`Router.batch`.
 
         Args:
             pattern: As for :meth:`Router.on`.
+            filter: As for :meth:`Router.on`.
 
         Raises:
             ValueError: As :meth:`Router.on`.
             TypeError: As :meth:`Router.batch`; the handler is async.
         """
-        return self._registration(pattern, gets_batch=True)
+        return self._registration(pattern, filter, gets_batch=True)
 
     def __call__(self, delivery: HasEvent | Sequence[DecodedEvent]) -> Any:
         if isinstance(delivery, Sequence):
@@ -377,7 +408,7 @@ class SyncRouter(AnyRouter):
                     if not call.fail(error):
                         raise
             return None
-        route = self._find(delivery.event.type)
+        route = self._find(delivery)
         if route is None:
             return None
         if route.has_data and (resolve := getattr(delivery, "resolve", None)) is not None:
@@ -388,6 +419,16 @@ class SyncRouter(AnyRouter):
         if is_async(handler) or not callable(handler):
             given = name_of(handler)
             raise TypeError(f"a handler of SyncRouter must be a function that is not async, got {given}")
+
+
+def _passes(route: _Route, delivery: Any) -> bool:
+    """Whether an event passes the filter of a route; a consumer reports it otherwise."""
+    if route.filter is None or route.filter.passes(delivery.event):
+        return True
+    note = getattr(delivery, "_note_filtered", None)  # not of a message of a subscription, or a fake
+    if note is not None:
+        note()
+    return False
 
 
 def _batch_route(handler: Callable[..., Any]) -> _Route:

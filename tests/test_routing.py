@@ -23,6 +23,7 @@ from ce_nats import (
     EventLike,
     Reject,
     aio,
+    cesql,
     from_nats_message,
     sync,
     to_nats_message,
@@ -565,3 +566,38 @@ def test_pattern_has_one_handler_of_either_kind():
 
 
 async def nothing_of(batch): ...
+
+
+# --- Filters --------------------------------------------------------------------------------------------------------
+
+
+async def test_filter_of_a_handler() -> None:
+    """Other events of the pattern are skipped, also if a shorter pattern matches; unknown types are unknown as ever."""
+    router, seen = Router(), []
+
+    @router.on("order.*", filter="tier = 'gold'")
+    async def gold(event: DecodedEvent) -> str:
+        seen.append(event.id)
+        return "handled"
+
+    @router.on("*")
+    async def other(event: DecodedEvent) -> str:
+        return "other"
+
+    def item(kind: str, **attributes: str) -> Any:
+        event = DecodedEvent({"specversion": "1.0", "id": "1", "source": "/s", "type": kind, **attributes})
+        return SimpleNamespace(event=event)
+
+    assert await router(item("order.paid", tier="gold")) == "handled"
+    assert await router(item("order.paid", tier="silver")) is None
+    assert await router(item("order.paid")) is None
+    assert await router(item("refund")) == "other"
+    assert seen == ["1"]
+
+
+@pytest.mark.parametrize("router", [Router(), SyncRouter()])
+def test_filter_is_checked_when_it_is_registered(router: Any) -> None:
+    for register in (router.on, router.batch):
+        with pytest.raises(cesql.ParseError):
+            register("order.*", filter="tier =")
+    assert router.patterns == []

@@ -18,7 +18,8 @@ Decisions, because the text of the specification leaves them open or contradicts
 """
 
 from ._evaluate import EvaluationError
-from ._expression import Expression, Result, compile  # noqa: A004 - as in re
+from ._expression import Expression, Result, compile
+from ._filters import from_filters
 from ._functions import ErrorKind, FunctionError, Functions, Value
 from ._syntax import ParseError
 
@@ -32,4 +33,5 @@ __all__ = [
     "Result",
     "Value",
     "compile",
+    "from_filters",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator as operators
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from ..codec.attributes import REQUIRED, canonical
 from ..errors import CeNatsError, preview
@@ -301,12 +301,31 @@ def _in_operator(node: In) -> Evaluate:
     return evaluate
 
 
+def stop(error: EvaluationError, value: Any) -> NoReturn:
+    """Report an error by ending the evaluation."""
+    raise StopError(error, value)
+
+
+def _passes(condition: Evaluate) -> Evaluate:
+    """Return the function MATCHES: whether the value is the Boolean true, without errors."""
+
+    def evaluate(attributes: Attributes, fail: Fail) -> bool:
+        try:
+            return condition(attributes, stop) is True
+        except StopError:
+            return False
+
+    return evaluate
+
+
 def _call(node: Call) -> Evaluate:
     function = node.function
     if function is None:
         message = f"no function {node.name} accepts {len(node.arguments)} arguments"
         unknown = EvaluationError("missing-function", node.position, message)
         return lambda attributes, fail: fail(unknown, False)
+    if node.name == "MATCHES":
+        return _passes(compiled(node.arguments[0]))
     types = [function.type_of(index) for index in range(len(node.arguments))]
     arguments = [
         compiled(argument) if target is object else _operand(argument, target)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from ..codec.event import EventLike
 from ..errors import preview
-from ._evaluate import MISSING, EvaluationError, StopError, compiled, zero
+from ._evaluate import MISSING, EvaluationError, StopError, compiled, stop, zero
 from ._functions import Functions, Value
 from ._syntax import Attribute, Exists, Node, parse, walk
 
@@ -101,7 +101,7 @@ class Expression:
         return Expression, (self._tree, self._functions)
 
 
-def compile(text: str | Expression, *, functions: Functions | None = None) -> Expression:  # noqa: A001 - as in re
+def compile(text: str | Expression, *, functions: Functions | None = None) -> Expression:
     """
     Return the expression of a text.
 
@@ -128,8 +128,3 @@ def _attributes(event: Any) -> Mapping[str, Any]:
     if isinstance(event, Mapping):
         return event
     raise TypeError(f"an event must have get_attributes(), or be a mapping of attributes, got {preview(event)}")
-
-
-def stop(error: EvaluationError, value: Any) -> NoReturn:
-    """Report an error by ending the evaluation."""
-    raise StopError(error, value)

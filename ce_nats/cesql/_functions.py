@@ -269,6 +269,10 @@ def _substring_of_length(text: str, position: int, length: int) -> str:
     return text[start : start + length] if position else ""
 
 
+def _matches(passes: bool) -> bool:
+    return passes
+
+
 _built_in: Final = Functions()
 _ALL: Final[dict[str, Callable[..., Value]]] = {
     "INT": _int,
@@ -277,6 +281,7 @@ _ALL: Final[dict[str, Callable[..., Value]]] = {
     # Not in the text; the engines in Go and Java have them.
     "IS_INT": _is_int,
     "IS_BOOL": _is_bool,
+    "MATCHES": _matches,  # not in the text: false instead of an error; see from_filters()
     "ABS": _abs,
     "LENGTH": _length,
     "CONCAT": _concat,

@@ -17,8 +17,8 @@ from ..codec.binary import Dialect
 from ..codec.event import DecodedEvent
 from ..codec.mode import MARKERS, ContentMode, sort_names
 from ..errors import preview
-from ._evaluate import StopError
-from ._expression import Expression, stop
+from ._evaluate import StopError, stop
+from ._expression import Expression
 
 _log: Final = logging.getLogger("ce_nats.filter")
 
@@ -100,13 +100,13 @@ class MessageFilter:
     def passes(self, event: DecodedEvent) -> bool:
         """Whether an event passes."""
         try:
-            return self._evaluate(event._attributes, stop) is True
+            return self._evaluate(event.get_attributes(), stop) is True
         except StopError as stopped:
             if self._to_log:
                 self._to_log -= 1
                 last = "" if self._to_log else "; further errors of the filter are not logged"
                 text = "%s: the event with id %s does not pass: %s%s"
-                _log.warning(text, self._source, preview(event.id), stopped.error, last)
+                _log.warning(text, self._source, preview(event.get_id()), stopped.error, last)
             return False
 
 

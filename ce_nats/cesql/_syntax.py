@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _ESCAPED: Final = {quote: re.compile(rf"\\(?:({quote})|.)", re.DOTALL) for quote in "'\""}
-_ATTRIBUTE: Final = re.compile("[A-Za-z0-9]*[A-Za-z][A-Za-z0-9]*")
+ATTRIBUTE: Final = re.compile("[A-Za-z0-9]*[A-Za-z][A-Za-z0-9]*")
 _FUNCTION: Final = re.compile("[A-Za-z][A-Za-z_]*")
 # Precedences. A chain of AND, OR and XOR is one node; LIKE and IN follow their operand.
 _LOGIC, _COMPARISON, _ADDITIVE, _MULTIPLICATIVE, _POSTFIX, _UNARY, _ATOM = range(1, 8)
@@ -397,7 +397,7 @@ class _Parser:
 
     def attribute(self) -> str:
         """Read the name of an attribute."""
-        if not _ATTRIBUTE.fullmatch(self.token) or self.token in _KEYWORDS:
+        if not ATTRIBUTE.fullmatch(self.token) or self.token in _KEYWORDS:
             raise self.error("a value" if self.token[:1] in "(),=<>!*/%+" else "the name of an attribute")
         return self.advance().lower()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -26,6 +26,7 @@ from ..capture import (
     messages_after,
     open_capture,
 )
+from ..cesql import Expression
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DataLossError, DecodeError, DeliveryError, ErrorCode, at_place
 from ..message import StoredMessage, header_pairs
@@ -33,6 +34,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import async_documents, read_messages
+from ._filters import FilterOption, passes, read_filter
 from ._options import JetStreamOption, JsonOption, SinceOption, UntilOption
 from ._program import NOT_DELIVERED, StoppedError, print_error, run, run_until_stopped, with_exit_status
 from ._progress import counted, print_summary, progress, stderr_is_terminal, stored_before
@@ -69,12 +71,14 @@ def capture(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Without --stream, number of messages to capture.")
     ] = None,
+    filter: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Write messages to Parquet or JSON lines.
 
-    Messages are written unchanged, whether they are events or not. A capture of a stream continues after the last
+    Messages are written unchanged, whether they are events or not; with --filter, except for events that do not pass. A
+    capture of a stream continues after the last
     message in the output, even if the earlier capture was interrupted. --since and --until are times at which messages
     were stored. Without --stream, new messages are captured until Ctrl-C (exit status 0), or until the connection is
     closed permanently (exit status 3); nats-py then does not preserve repeated headers and bytes that are not UTF-8.
@@ -88,17 +92,18 @@ def capture(
         raise InputError("--since and --until must be used with --stream")
     now = datetime.now(timezone.utc)
     times = arguments.instant("since", since, now), arguments.instant("until", until, now)
+    expression = read_filter(filter)
     sink = _sink(output)
     losses: list[DataLossError] = []
     has_summary = False
     try:
         with sink:
             if stream is not None:
-                run(_capture_stream(settings, sink, stream, subject or ">", start, times, losses))
+                run(_capture_stream(settings, sink, stream, subject or ">", start, times, expression, losses))
             elif subject is not None:
                 if sink.last is not None:
                     check_same_stream(sink.last, "")
-                run_until_stopped(_capture_subject(settings, sink, subject, count))
+                run_until_stopped(_capture_subject(settings, sink, subject, expression, count))
         has_summary = True
     except StoppedError:
         has_summary = True
@@ -154,6 +159,7 @@ def replay_capture(
         typer.Option("--rate", min=0.001, help="Limit in messages per second.", callback=arguments.finite),
     ] = None,
     jetstream: JetStreamOption = False,
+    filter: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -161,16 +167,18 @@ def replay_capture(
 
     Messages are published with the same bytes and headers, in the same order, except for headers that instruct the
     server: Nats-Rollup would delete other messages of the stream, for example. Markers that a server has written are
-    not published. A stream does not store messages with a Nats-Msg-Id that it received within its duplicate window,
-    unless --new-ids is given. Such duplicates are counted; if the stream accepts batches (fast ingest), their number is
-    unknown when some of the messages are duplicates and others are not. The number of published messages is also
-    printed if the command is interrupted or fails.
+    not published; with --filter, neither are events that do not pass. A stream does not store messages with a
+    Nats-Msg-Id that it received within its duplicate window, unless --new-ids is given. Such duplicates are counted; if
+    the stream accepts batches (fast ingest), their number is unknown when some of the messages are duplicates and
+    others are not. The number of published messages is also printed if the command is interrupted or fails.
     """
     counts = _ReplayCounts()
+    expression = read_filter(filter)
 
     async def send() -> None:
-        messages = _from_stdin() if source == _PIPE else read_messages(source)
-        total = None if source == _PIPE or not stderr_is_terminal() else await asyncio.to_thread(count_captured, source)
+        messages = _selected(source, expression)
+        is_counted = source != _PIPE and expression is None and stderr_is_terminal()
+        total = None if not is_counted else await asyncio.to_thread(count_captured, source)
         async with open_jetstream(settings) as (nc, js):
             with progress("replay", total) as advance:
 
@@ -256,6 +264,7 @@ async def _capture_stream(
     subject: str,
     start: int,
     times: tuple[datetime | None, datetime | None],
+    expression: Expression | None,
     losses: list[DataLossError],
 ) -> None:
     def on_loss(error: DataLossError) -> None:
@@ -289,7 +298,8 @@ async def _capture_stream(
             async with aclosing(messages) as batches:
                 async for batch in batches:
                     # In a thread, so that the connection is not blocked while a row group is compressed.
-                    await asyncio.to_thread(sink.write, batch)
+                    wanted = [one for one in batch if passes(expression, one.headers, one.data)]
+                    await asyncio.to_thread(sink.write, wanted)
                     advance(batch[-1].sequence - before_first)
 
 
@@ -309,10 +319,14 @@ async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredM
 
 
 async def _capture_subject(
-    settings: Settings, sink: JsonLinesCapture | ParquetParts, subject: str, count: int | None
+    settings: Settings,
+    sink: JsonLinesCapture | ParquetParts,
+    subject: str,
+    expression: Expression | None,
+    count: int | None,
 ) -> None:
     remaining = count
-    async with open_subscription(settings, subject) as items:
+    async with open_subscription(settings, subject, filter=expression) as items:
         async for item in items:
             message = item.message
             now = Timestamp(datetime.now(timezone.utc))
@@ -330,6 +344,13 @@ def _sink(output: str) -> JsonLinesCapture | ParquetParts:
         return open_capture(output)
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _selected(source: str, expression: Expression | None) -> AsyncIterator[StoredMessage] | Iterator[StoredMessage]:
+    """Return the messages of a capture whose events pass, and those that are not events."""
+    if source == _PIPE:
+        return (one async for one in _from_stdin() if passes(expression, one.headers, one.data))
+    return (one for one in read_messages(source) if passes(expression, one.headers, one.data))
 
 
 async def _from_stdin() -> AsyncIterator[StoredMessage]:

@@ -16,6 +16,7 @@ from ..wire.nats import encode_header_block
 from . import _arguments as arguments
 from ._arguments import InputError
 from ._files import documents, write
+from ._filters import FilterOption, read_filter
 from ._input import event_line, messages, read_event, read_headers
 from ._options import (
     DialectOption,
@@ -83,6 +84,7 @@ def decode(
     header: HeaderOption = None,
     dialect: DialectOption = Dialect.SPEC,
     schema: SchemaOption = None,
+    filter: FilterOption = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -109,18 +111,21 @@ def decode(
     continues after the last part that was decoded into it.
     """
     if output is not None:
-        if message is None or header or schema or dialect is not Dialect.SPEC:
-            text = "--output must be used with the path of a capture, without --header, --schema and --dialect"
+        if message is None or header or schema or filter or dialect is not Dialect.SPEC:
+            without = "--header, --schema, --filter and --dialect"
+            text = f"--output must be used with the path of a capture, without {without}"
             raise InputError(text)
         decode_capture(message, output, read_extensions(extension), as_json=as_json)
         return
     if extension:
         raise InputError("--extension must be used with --output")
-    schemas = read_schemas(schema)
+    schemas, expression = read_schemas(schema), read_filter(filter)
     status = 0
     for where, given in messages(message, header):
         try:
             event = from_nats_message(given(), dialect=dialect)
+            if expression is not None and not expression.matches(event):
+                continue
             if schemas is not None:
                 schemas.check(event)
             write(event_line(event))

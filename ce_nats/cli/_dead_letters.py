@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from nats.js import JetStreamContext
@@ -16,6 +16,7 @@ from ..aio.consumer._dead_letters import RequeueResult, requeue_all
 from ..aio.consumer._originals import Originals
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_fields, as_line
+from ..cesql import Expression
 from ..codec.binary import Dialect
 from ..errors import CeNatsError, DecodeError
 from ..message import Headers, NatsMessage, StoredMessage
@@ -25,6 +26,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields, explanation, print_explanation, read_one
 from ._files import write
+from ._filters import FilterOption, passes, read_filter
 from ._help import Program
 from ._identity import identity_of
 from ._options import JsonOption
@@ -74,6 +76,7 @@ def list_dead_letters(
     ] = ">",
     reason: ReasonOption = None,
     error: ErrorOption = None,
+    filter: FilterOption = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters to list.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,6 +87,7 @@ def list_dead_letters(
     deliveries of the original message; in a pipe, or on a terminal of at least 140 columns, also the id, type, source
     and time of the event, as far as they can be read.
     """
+    selected = _Selected(reason, error, read_filter(filter))
     is_wide = console().width >= _WIDE
     rows = table("sequence", "reason", "error", *(_ATTRIBUTES if is_wide else ()), "subject", "from", "deliveries")
 
@@ -91,7 +95,7 @@ def list_dead_letters(
         remaining = limit
         async with (
             open_jetstream(settings) as (_, js),
-            aclosing(_read(js, stream, subject, reason, error)) as dead_letters,
+            aclosing(_read(js, stream, subject, selected)) as dead_letters,
         ):
             async for stored in dead_letters:
                 if as_json:
@@ -149,6 +153,7 @@ def requeue_dead_letters(
     all_of_them: Annotated[bool, typer.Option("--all", help="Requeue all dead letters of the stream.")] = False,
     reason: ReasonOption = None,
     error: ErrorOption = None,
+    filter: FilterOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the dead letters.")] = False,
     allow: Annotated[
         list[str] | None,
@@ -172,7 +177,7 @@ def requeue_dead_letters(
     If the command is interrupted, it also prints how many dead letters were requeued, and how many originals were sent
     without a result.
     """
-    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
+    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them, filter=filter)
     statuses: list[int] = []
     read = requeued = finished = 0
 
@@ -216,6 +221,7 @@ def discard_dead_letters(
     all_of_them: Annotated[bool, typer.Option("--all", help="Discard all dead letters of the stream.")] = False,
     reason: ReasonOption = None,
     error: ErrorOption = None,
+    filter: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -223,7 +229,7 @@ def discard_dead_letters(
 
     Only dead letters are deleted. Other messages in the stream are kept, and reported on standard error.
     """
-    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
+    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them, filter=filter)
     statuses: list[int] = []
 
     async def discard() -> None:
@@ -258,19 +264,26 @@ class _Selection:
     """
 
     def __init__(
-        self, stream: str, sequences: list[int], reason: Reason | None, error: str | None, *, is_all: bool
+        self,
+        stream: str,
+        sequences: list[int],
+        reason: Reason | None,
+        error: str | None,
+        *,
+        is_all: bool,
+        filter: str | None,
     ) -> None:
-        filters = [option for option, value in (("--reason", reason), ("--error", error)) if value is not None]
+        options = {"--reason": reason, "--error": error, "--filter": filter}
+        filters = [option for option, value in options.items() if value is not None]
         given = [*(["sequences"] if sequences else []), *(["--all"] if is_all else []), *filters]
         if not given:
-            raise InputError("dead letters must be selected: by sequences, by --reason and --error, or with --all")
+            raise InputError("dead letters must be selected: by sequences, --reason, --error, --filter, or with --all")
         if len(given) > max(1, len(filters)):
-            text = "sequences, --all, and --reason with --error exclude each other, got "
+            text = "sequences, --all, and --reason with --error or --filter exclude each other, got "
             raise InputError(f"{text}{' and '.join(given)}")
         self._stream = stream
         self._sequences = sequences
-        self._reason = reason
-        self._error = error
+        self._selected = _Selected(reason, error, read_filter(filter))
         self._is_all = is_all
 
     async def count(self, js: JetStreamContext) -> int | None:
@@ -283,7 +296,7 @@ class _Selection:
         """Read the selected dead letters. Errors of single sequences are printed, and their exit statuses appended."""
         if self._sequences:
             return _read_sequences(js, self._stream, self._sequences, statuses)
-        return _read(js, self._stream, ">", self._reason, self._error, batch_size=_BATCH)
+        return _read(js, self._stream, ">", self._selected, batch_size=_BATCH)
 
 
 def _no_progress(_: int) -> None: ...
@@ -300,22 +313,33 @@ def _print_result(result: RequeueResult, ack: PubAck, *, as_json: bool) -> None:
 
 
 async def _read(
-    js: JetStreamContext, stream: str, subject: str, reason: Reason | None, error: str | None, *, batch_size: int = 1000
+    js: JetStreamContext, stream: str, subject: str, selected: _Selected, *, batch_size: int = 1000
 ) -> AsyncGenerator[StoredMessage, None]:
     async with aclosing(read_stream(js, stream, subject=subject, batch_size=batch_size)) as batches:
         async for batch in batches:
             for stored in batch:
-                if (reason is None and error is None) or _matches(stored, reason, error):
+                if selected.includes(stored):
                     yield stored
 
 
-def _matches(stored: StoredMessage, reason: Reason | None, error: str | None) -> bool:
-    """Return whether a message is a dead letter with this reason and this error; None matches any."""
-    try:
-        dead_letter, _ = DeadLetter.split(stored.headers)
-    except DecodeError:
-        return False
-    return any(reason in (None, one.reason) and error in (None, one.error) for one in (dead_letter, *dead_letter.later))
+class _Selected(NamedTuple):
+    """Dead letters with a reason, an error, and an event that passes; None includes any."""
+
+    reason: Reason | None
+    error: str | None
+    expression: Expression | None
+
+    def includes(self, stored: StoredMessage) -> bool:
+        """Return whether a message is such a dead letter."""
+        if self == (None, None, None):
+            return True
+        try:
+            letter, headers = DeadLetter.split(stored.headers)
+        except DecodeError:
+            return False
+        return any(
+            self.reason in (None, one.reason) and self.error in (None, one.error) for one in (letter, *letter.later)
+        ) and passes(self.expression, headers, stored.data, invalid=False)
 
 
 async def _read_sequences(

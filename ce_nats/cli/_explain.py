@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,6 +16,7 @@ from nats.js import JetStreamContext
 
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_line
+from ..cesql import Expression
 from ..codec.attributes import canonical, check_characters
 from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
@@ -24,6 +27,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import write
+from ._filters import FilterOption, evaluation, lines_of, read_filter
 from ._identity import identity_of
 from ._input import event_line, messages
 from ._options import DialectOption, HeaderOption, JsonOption, MessageArgument
@@ -67,32 +71,33 @@ def explain(
     identifier: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Id of the event; all messages in the stream with it.")
     ] = None,
+    filter: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Explain how NATS messages are decoded.
 
     Prints the content mode and the reason for it, each header as sent and as decoded, and the event, or the error and
-    its position if the message is not an event. Input is the same as for decode, or a message of a stream. The exit
+    its position if the message is not an event. With --filter, it also prints whether the event passes, and the value
+    and the errors of each part of the expression. Input is the same as for decode, or a message of a stream. The exit
     status is 1 if a message is not an event.
     """
+    show = partial(_show, dialect=dialect, expression=read_filter(filter), as_json=as_json)
     if stream is not None or sequence is not None or identifier is not None:
         if stream is None or (sequence is None) == (identifier is None) or message is not None or header:
             raise InputError("--stream must be given with --sequence or --id, without a message and --header")
-        raise typer.Exit(_explain_stored(settings(), stream, sequence, identifier, dialect, as_json=as_json))
+        raise typer.Exit(_explain_stored(settings(), stream, sequence, identifier, show))
     status = 0
     for where, given in messages(message, header):
         try:
-            found = explanation(given(), dialect)
+            status = max(status, show(given()))
         except CeNatsError as error:
             status = print_error(error, where())
-            continue
-        status = max(status, _print(found, as_json=as_json))
     raise typer.Exit(status)
 
 
 def _explain_stored(
-    settings: Settings, stream: str, sequence: int | None, identifier: str | None, dialect: Dialect, *, as_json: bool
+    settings: Settings, stream: str, sequence: int | None, identifier: str | None, show: Callable[..., int]
 ) -> int:
     status = 0
 
@@ -100,7 +105,7 @@ def _explain_stored(
         nonlocal status
         async with open_jetstream(settings) as (_, js):
             if sequence is not None:
-                status = _explain_one(await read_one(js, stream, sequence), dialect, as_json=as_json)
+                status = _explain_one(await read_one(js, stream, sequence), show)
                 return
             is_found = False
             async with aclosing(read_stream(js, stream)) as batches:
@@ -108,7 +113,7 @@ def _explain_stored(
                     for message in batch:
                         if identity_of(message.headers, message.data).id == identifier:
                             is_found = True
-                            status = max(status, _explain_one(message, dialect, as_json=as_json))
+                            status = max(status, _explain_one(message, show))
             if not is_found:
                 text = f"stream {stream} has no event with the id {preview(identifier)}"
                 raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
@@ -117,22 +122,34 @@ def _explain_stored(
     return status
 
 
-def _explain_one(message: StoredMessage, dialect: Dialect, *, as_json: bool) -> int:
+def _explain_one(stored: StoredMessage, show: Callable[..., int]) -> int:
     """Print the explanation of a stored message; return the exit status for it."""
-    if not as_json:
-        origin = f"message {message.sequence} of {message.stream} on {message.subject}, {message.timestamp}"
-        console().print(origin, soft_wrap=True)
-    found = explanation(NatsMessage(message.subject, message.data, Headers(message.headers)), dialect)
-    origin_fields = {"stream": message.stream, "sequence": message.sequence, "subject": message.subject}
-    return _print({**origin_fields, "timestamp": str(message.timestamp), **found}, as_json=as_json)
+    message = NatsMessage(stored.subject, stored.data, Headers(stored.headers))
+    origin = {"stream": stored.stream, "sequence": stored.sequence, "subject": stored.subject}
+    return show(message, {**origin, "timestamp": str(stored.timestamp)})
 
 
-def _print(found: dict[str, Any], *, as_json: bool) -> int:
-    """Print an explanation; return the exit status for it."""
+def _show(
+    message: NatsMessage,
+    origin: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    dialect: Dialect,
+    expression: Expression | None,
+    as_json: bool,
+) -> int:
+    """Print the explanation of a message; return the exit status for it."""
+    found = explanation(message, dialect)
+    if expression is not None and found["error"] is None:
+        found["filter"] = evaluation(expression, from_nats_message(message, dialect=dialect, parse_data=False))
     if as_json:
-        write(as_line(found))
+        write(as_line({**origin, **found}))
     else:
+        if origin:
+            text = "message {sequence} of {stream} on {subject}, {timestamp}".format_map(origin)
+            console().print(text, soft_wrap=True)
         print_explanation(found)
+        for line in lines_of(found["filter"]) if "filter" in found else ():
+            console().print(line, soft_wrap=True)
     return 0 if found["error"] is None else BAD_INPUT
 
 

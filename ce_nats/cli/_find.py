@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from nats.js import JetStreamContext
 
+from .. import cesql
 from ..aio._jetstream_api import Progress, StreamApi
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_line
@@ -25,6 +26,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import read_messages, write
+from ._filters import FilterOption, passes, read_filter
 from ._identity import Identity, identity_of
 from ._options import JsonOption, SinceOption, UntilOption
 from ._program import print_error, run, with_exit_status
@@ -50,6 +52,7 @@ def find(
     ] = ">",
     since: SinceOption = None,
     until: UntilOption = None,
+    where: FilterOption = None,
     dead_letters: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,12 +74,13 @@ def find(
     Prints for each message with such an event its sequence, and for each consumer of the stream whether it has settled
     the message (acknowledged, or dead-lettered), has received it, or has not received it yet. Dead letters and captures
     are found by their content, also if the message is not in the stream any more. A message that is not a valid event
-    is found by the attributes that can be read, and its error is printed.
+    is found by the attributes that can be read, and its error is printed; not with --where.
 
     The exit status is 1 if nothing was found.
     """
-    if identifier is source is kind is since is until is None and subject == ">":
-        raise InputError("events must be selected: with --id, --source, --type, --subject, --since or --until")
+    if identifier is source is kind is since is until is where is None and subject == ">":
+        options = "--id, --source, --type, --subject, --since, --until or --where"
+        raise InputError(f"events must be selected: with {options}")
     for path in captures or ():
         os.stat(path)  # raises FileNotFoundError
     now = datetime.now(timezone.utc)
@@ -88,6 +92,7 @@ def find(
         subject,
         arguments.instant("since", since, now),
         arguments.instant("until", until, now),
+        read_filter(where),
     )
     found = 0
 
@@ -135,13 +140,17 @@ class _Search:
     subject: str
     since: datetime | None
     until: datetime | None
+    where: cesql.Expression | None
 
-    def matches(self, event: Identity, subject: str, at: datetime | None) -> bool:
+    def finds(
+        self, event: Identity, headers: Iterable[tuple[str, str]], data: bytes, subject: str, at: datetime | None = None
+    ) -> bool:
         """Return whether the event of a message is searched; ``at`` is the time at which it was stored, if known."""
         return (
             all(wanted in (None, own) for wanted, own in zip(self._wanted, event, strict=False))
             and covers(self.subject, subject)
             and (at is None or self._is_in_time(at))
+            and passes(self.where, headers, data, invalid=False)
         )
 
     @property
@@ -186,7 +195,7 @@ async def _in_stream(js: JetStreamContext, search: _Search) -> AsyncGenerator[di
         async for batch in batches:
             for message in batch:
                 event = identity_of(message.headers, message.data)
-                if search.matches(event, message.subject, None):
+                if search.finds(event, message.headers, message.data, message.subject):
                     known = {name: standing(one, message) for name, one in consumers.items()}
                     readers = {name: place for name, place in known.items() if place is not None}
                     yield {**_fields("stream", message, event), "consumers": readers}
@@ -204,7 +213,7 @@ async def _in_dead_letters(
                 except DecodeError:
                     continue
                 event = identity_of(headers, message.data)
-                is_found = letter.sequence in sequences or search.matches(event, letter.subject, None)
+                is_found = letter.sequence in sequences or search.finds(event, headers, message.data, letter.subject)
                 if letter.stream == search.stream and is_found:
                     yield {
                         **_fields("dead letter", message, event),
@@ -220,7 +229,7 @@ async def _in_dead_letters(
 def _in_capture(path: str, search: _Search) -> Iterator[dict[str, Any]]:
     for message in read_messages(path):
         event = identity_of(message.headers, message.data)
-        if search.matches(event, message.subject, message.timestamp):
+        if search.finds(event, message.headers, message.data, message.subject, message.timestamp):
             yield {**_fields("capture", message, event), "path": path}
 
 

@@ -18,6 +18,7 @@ from ..aio._jetstream_api import StreamApi
 from ..aio.jetstream import read_stream
 from ..aio.reading._stored_messages import as_message
 from ..capture._message_json import as_fields, as_line
+from ..cesql import Expression
 from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
@@ -29,6 +30,7 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields
 from ._files import write
+from ._filters import FilterOption, passes, read_filter
 from ._input import event_line
 from ._options import DialectOption, JsonOption, PatternArgument, SinceOption
 from ._program import run_until_stopped, with_exit_status
@@ -62,6 +64,7 @@ def sub(
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of messages to print.")] = None,
     dialect: DialectOption = Dialect.SPEC,
     schema: SchemaOption = None,
+    filter: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -72,6 +75,8 @@ def sub(
     object with subject and event, which pub and encode accept; for a message with an error, the object has error,
     headers and data instead of event. The command ends after --count messages or with Ctrl-C (exit status 0), or when
     the connection is closed permanently (exit status 3).
+
+    With --filter, events that do not pass are not printed; messages that are not events are.
 
     With --stream, prints stored messages on the subject, or on all: from --all or --since to the last one, or
     --last-per-subject. With --follow, and without these options, the command continues with messages stored
@@ -84,13 +89,13 @@ def sub(
         raise InputError("--all, --since, --last-per-subject and --queue exclude each other")
     begin = arguments.instant("since", since, datetime.now(timezone.utc))
     is_text = sys.stdout.isatty() and not as_json
-    schemas = read_schemas(schema)
+    schemas, expression = read_schemas(schema), read_filter(filter)
 
     async def receive() -> None:
         remaining = count
         source = _Source(subject or ">", queue, stream, is_new=not any(choices), since=begin, is_last=last)
         follows = follow or source.is_new
-        async with source.open(settings, dialect, schemas, follows=follows) as items, aclosing(items):
+        async with source.open(settings, dialect, schemas, expression, follows=follows) as items, aclosing(items):
             async for item in items:
                 write(_line(item) if is_text else _json_line(item))
                 remaining = None if remaining is None else remaining - 1
@@ -143,18 +148,33 @@ class _Source(NamedTuple):
 
     @asynccontextmanager
     async def open(
-        self, settings: Settings, dialect: Dialect, schemas: Schemas | None, *, follows: bool
+        self,
+        settings: Settings,
+        dialect: Dialect,
+        schemas: Schemas | None,
+        expression: Expression | None,
+        *,
+        follows: bool,
     ) -> AsyncIterator[AsyncGenerator[_Item, None]]:
         """Connect, and yield the messages."""
         if self.stream is None:
-            options: dict[str, Any] = {"queue": self.queue, "dialect": dialect, "validate": schemas}
+            options: dict[str, Any] = {
+                "queue": self.queue,
+                "dialect": dialect,
+                "filter": expression,
+                "validate": schemas,
+            }
             async with open_subscription(settings, self.subject, **options) as received:
                 yield (_Item.of_received(item) async for item in received)
         else:
             async with open_jetstream(settings) as (_, js):
                 messages = self._stored(js, self.stream, follows=follows)
                 async with aclosing(messages):
-                    yield (_Item.of_stored(message, dialect, schemas) async for message in messages)
+                    yield (
+                        _Item.of_stored(message, dialect, schemas)
+                        async for message in messages
+                        if passes(expression, message.headers, message.data, dialect=dialect)
+                    )
 
     async def _stored(self, js: JetStreamContext, stream: str, *, follows: bool) -> AsyncGenerator[StoredMessage, None]:
         api = StreamApi.of(js)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from nats.aio.client import Client
 
 from ..aio import Events, subscribe
+from ..cesql import Expression
 from ..codec.binary import Dialect
 from ..schemas import Schemas
 from ._connection import Settings, open_connection
@@ -21,6 +22,7 @@ async def open_subscription(
     *,
     queue: str = "",
     dialect: Dialect = Dialect.SPEC,
+    filter: Expression | None = None,
     validate: Schemas | None = None,
 ) -> AsyncIterator[Events]:
     """
@@ -45,7 +47,9 @@ async def open_subscription(
 
     async with open_connection(settings, disconnected_cb=on_disconnected, reconnected_cb=on_reconnected) as nc:
         connections.append(nc)
-        async with await subscribe(nc, subject, queue=queue, dialect=dialect, validate=validate) as items:
+        async with await subscribe(
+            nc, subject, queue=queue, dialect=dialect, filter=filter, validate=validate
+        ) as items:
             # Users and tests wait for this line: messages published after it are received.
             print_to_stderr(f"listening on {subject}")
             yield items

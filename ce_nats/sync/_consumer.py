@@ -85,7 +85,7 @@ class PullConsumer:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
-        filter: str | cesql.Expression | None = None,  # noqa: A002
+        filter: str | cesql.Expression | None = None,
         validate: Validate | None = None,
         skip_expired: bool = False,
         expiry_leeway: float = 0.0,

@@ -35,6 +35,9 @@ class Delivery:
     def _entry(self) -> Entry:
         return self._delivery._entry
 
+    def _note_filtered(self) -> None:
+        self._delivery._note_filtered()
+
     @property
     def event(self) -> DecodedEvent:
         """The event."""

@@ -40,7 +40,7 @@ class Subscription:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
-        filter: str | cesql.Expression | None = None,  # noqa: A002
+        filter: str | cesql.Expression | None = None,
         validate: Validate | None = None,
     ) -> None:
         check_optional_seconds("timeout", timeout)

@@ -80,7 +80,7 @@ class Recording:
 def test_kinds_are_their_names():
     names = {
         *("acknowledged", "expired", "redelivered", "released", "dead-lettered", "terminated", "unsettled", "settled"),
-        *("published", "refused", "unacknowledged", "unavailable"),
+        *("filtered", "published", "refused", "unacknowledged", "unavailable"),
     }
     assert {str(kind) for kind in OutcomeKind} == names
     assert all(kind.name.lower() == kind.value.replace("-", "_") for kind in OutcomeKind)

@@ -261,7 +261,7 @@ def test_requeue_by_error_and_reason(at_server, various, stream, stored):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "must be selected: by sequences, by --reason and --error, or with --all"),
+        ([], "must be selected: by sequences, --reason, --error, --filter, or with --all"),
         ([1, "--all"], "exclude each other, got sequences and --all"),
         ([1, "--error", "KeyError"], "exclude each other, got sequences and --error"),
         (["--all", "--reason", "rejected"], "exclude each other, got --all and --reason"),
@@ -326,3 +326,20 @@ def test_requeue_reads_an_original_that_did_not_fit(at_server, oversized, stream
     original, copy = stored(stream)
     assert (copy.data, without_msg_id(copy)) == (original.data, original.headers)
     assert stored(oversized) == []
+
+
+def test_filter_selects_by_the_event(at_server, dead_letters, with_js, stream, subject):
+    """Of the original; what is not an event, or not a dead letter, does not pass."""
+
+    def sequences(*arguments):
+        lines = at_server("dead-letters", "list", dead_letters, "--json", *arguments).stdout.splitlines()
+        return [json.loads(line)["sequence"] for line in lines]
+
+    (event,) = sequences("--filter", "EXISTS id")
+    assert event in sequences() == [1, 2, 3]
+    assert sequences("--filter", "id = 'other'") == []
+    assert sequences("--filter", "EXISTS id", "--reason", "undecodable") == []
+    result = at_server("dead-letters", "requeue", dead_letters, "--filter", "EXISTS id", "--json")
+    assert json.loads(result.stdout)["sequence"] == event
+    assert at_server("dead-letters", "discard", dead_letters, "--filter", "EXISTS id").exit_code == 0
+    assert len(sequences()) == 2

@@ -64,6 +64,14 @@ USAGE = [
     ("top a --stream S", "invalid-option"),
     ("top", "invalid-option"),
     ("top a --stuck", "invalid-option"),
+    *(
+        (f"{command} --filter {text}", "invalid-option")
+        for text in ("x=", "'")
+        for command in (
+            *("sub a", "decode {}", "capture a.jsonl --stream S", "replay one.jsonl", "explain {}"),
+            *("dead-letters list S", "dead-letters requeue S", "dead-letters discard S", "find S"),
+        )
+    ),
     ("capture a.jsonl --subject a.", "invalid-subject"),
     ("capture a.jsonl --stream S --subject a.>.b", "invalid-subject"),
     ("capture a.jsonl --stream a.b", "invalid-option"),

@@ -118,4 +118,4 @@ def test_second_schema_of_a_type_is_rejected(cli, schema):
 def test_schema_is_not_for_columns(cli, schema):
     result = cli("decode", "x.parquet", "--output", "y.parquet", "--schema", schema)
     assert result.exit_code == 2
-    assert "without --header, --schema and --dialect" in result.stderr
+    assert "without --header, --schema, --filter and --dialect" in result.stderr

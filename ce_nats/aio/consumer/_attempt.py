@@ -23,7 +23,7 @@ class Attempt(Received):
         event: Its event, or None.
     """
 
-    __slots__ = ("_ending", "_entry", "_handling", "_is_held", "_nc", "_retries", "_turn")
+    __slots__ = ("_ending", "_entry", "_handling", "_is_filtered", "_is_held", "_nc", "_retries", "_turn")
 
     # Not that of the base class: nats-py's message is only made if it is used.
     def __init__(self, nc: Client, entry: Entry, event: DecodedEvent | None) -> None:
@@ -35,7 +35,12 @@ class Attempt(Received):
         self._handling: Handling | None = None  # the running block, if there is an observer
         self._ending = ""
         self._is_held = False  # it has failed because of an outage, and is handled again
+        self._is_filtered = False
         self.error: CeNatsError | None = None
+
+    def _note_filtered(self) -> None:
+        """Note that a router has called no handler, because of a filter."""
+        self._is_filtered = True
 
     @property
     def message(self) -> Msg:  # type: ignore[override]

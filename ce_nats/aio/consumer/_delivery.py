@@ -78,7 +78,7 @@ class Delivery(Attempt):
         self._retries = entry.retries
         self._handling = None
         self._ending = ""
-        self._is_held = False
+        self._is_held = self._is_filtered = False
         self.error = None
         self._settler = settler
         self._resolve = resolve

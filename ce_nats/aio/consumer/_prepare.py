@@ -107,7 +107,7 @@ class Preparation:
         ledger: Ledger,
         recorder: Recorder,
         *,
-        filter: MessageFilter | None,  # noqa: A002
+        filter: MessageFilter | None,
         validator: Validator | None,
         claim_check: ClaimCheck | None,
         parse_data: bool,

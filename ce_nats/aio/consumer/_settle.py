@@ -191,8 +191,7 @@ class Settler:
         if entry.arrival > 1:
             self._recorder.settle(entry.sequence)
             self.decisions.forget(entry.sequence)
-        if entry.has_started and self._outage.breaker.failures:
-            self._outage.succeed()
+        self._note_success(attempt)
         _, frees = self._ledger.settle(entry, _ACK, time.monotonic())
         if frees:
             self._running.wake()
@@ -201,6 +200,11 @@ class Settler:
         else:
             confirmations.request(entry).add_done_callback(partial(self._report_unconfirmed, attempt))
         return True
+
+    def _note_success(self, attempt: Attempt) -> None:
+        """Note that a handler has succeeded, if one was called."""
+        if self._outage.breaker.failures and attempt._entry.has_started and not attempt._is_filtered:
+            self._outage.succeed()
 
     def _is_plain(self, attempt: Attempt) -> bool:
         """Return whether a message can be acknowledged at once, and nothing else depends on it."""
@@ -263,14 +267,14 @@ class Settler:
             self.decisions.forget(entry.sequence)
         if attempt.is_settled:
             return
-        if decision.action is Action.ACK and entry.has_started and self._outage.breaker.failures:
-            self._outage.succeed()
+        if decision.action is Action.ACK:
+            self._note_success(attempt)
         await self._carry_out(attempt, decision)
         if not attempt._ending:
             attempt._ending = self._ending(attempt, decision)
             self._report_unhandled(attempt, decision)
         if self._observer is not None:
-            self._record_outcome(attempt, self._kind(decision, error, acknowledged), decision, error)
+            self._record_outcome(attempt, self._kind(attempt, decision, error, acknowledged), decision, error)
 
     async def _carry_out(self, attempt: Attempt, decision: Decision) -> None:
         """Notify the server of a decision; with a key the message is handled again without a redelivery."""
@@ -433,13 +437,15 @@ class Settler:
             return
         self.reporter.count(error, attempt, is_warning=self._letters.subject is not None)
 
-    def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
+    def _kind(
+        self, attempt: Attempt, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind
+    ) -> OutcomeKind:
         if decision.action is Action.RETRY:
             is_failure = decision.delay or isinstance(error, Exception)
             return OutcomeKind.REDELIVERED if is_failure else OutcomeKind.RELEASED
         if decision.action is Action.DEAD_LETTER:
             return self._letters.kind
-        return acknowledged
+        return OutcomeKind.FILTERED if attempt._is_filtered else acknowledged
 
     def _record_outcome(
         self, attempt: Attempt, kind: OutcomeKind, decision: Decision | None, error: BaseException | None

@@ -81,7 +81,7 @@ class Events:
         subscription: Subscription,
         decode: Callable[[Msg], DecodedEvent],
         decode_raw: RawDecoder,
-        filter: MessageFilter | None = None,  # noqa: A002
+        filter: MessageFilter | None = None,
         validator: Validator | None = None,
     ) -> None:
         self.subscription = subscription
@@ -213,7 +213,7 @@ def events(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
-    filter: str | cesql.Expression | None = None,  # noqa: A002
+    filter: str | cesql.Expression | None = None,
     validate: Validate | None = None,
 ) -> Events:
     """
@@ -271,7 +271,7 @@ async def subscribe(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
-    filter: str | cesql.Expression | None = None,  # noqa: A002
+    filter: str | cesql.Expression | None = None,
     validate: Validate | None = None,
 ) -> Events:
     """

@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from ce_nats import ContentMode, aio, cesql
+from ce_nats import ContentMode, DecodedEvent, aio, cesql
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio import publish as publish_core
+from ce_nats.routing import Router
 from tests.support.consuming import after, consume, is_settled, number_of
 from tests.support.waiting import until
 
@@ -172,3 +173,27 @@ async def test_refused_expressions(js, nc, subject, stream):
             await aio.subscribe(nc, subject, filter=text)
     with pytest.raises(TypeError, match="must be a str"):
         aio.PullConsumer(js, stream, "c", dead_letter=None, filter=lambda event: True)
+
+
+async def test_filter_of_a_router(consume, send, is_settled):
+    """Its events are acknowledged with the same outcome; handlers of batches get only those that pass."""
+    await send(*range(100))
+    outcomes, numbers = [], []
+    router = Router()
+
+    @router.on("com.example.*", filter=EVEN)
+    async def handle(event: DecodedEvent):
+        numbers.append(number_of(event))
+
+    @router.batch("com.example.test", filter="count % 5 = 0")
+    async def handle_batch(batch: aio.Batch):
+        numbers.extend(map(number_of, batch.events))
+
+    async with consume(on_outcome=outcomes.append) as consumer:
+        running = asyncio.create_task(consumer.run_batches(router, max_events=30))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert numbers == list(range(0, 100, 5))
+    await until(lambda: len(outcomes) == 100)
+    assert Counter(str(outcome.kind) for outcome in outcomes) == {"acknowledged": 20, "filtered": 80}
