@@ -263,10 +263,12 @@ def _substring(text: str, position: int) -> str:
 
 
 def _substring_of_length(text: str, position: int, length: int) -> str:
+    if position == 0:
+        return ""
     if abs(position) > len(text) or length < 0:
         raise FunctionError(f"position {position} or length {length} is outside of a text of {len(text)} characters")
     start = position + len(text) if position < 0 else position - 1
-    return text[start : start + length] if position else ""
+    return text[start : start + length]
 
 
 def _matches(passes: bool) -> bool:

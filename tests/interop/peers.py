@@ -76,6 +76,27 @@ def rust_peer(program: str = "peer") -> list[str]:
     return [str(cached("rust", [version, *map(_text, sources)], make) / program)]
 
 
+def java_peer() -> list[str]:
+    """
+    Return the command of a program that evaluates expressions of CESQL with the SDK for Java.
+
+    Raises:
+        NotAvailable: A JDK or Maven is not installed, or the packages cannot be downloaded.
+        BuildFailedError: It does not build.
+    """
+    java, javac, maven = find_program("java"), find_program("javac"), find_program("mvn")
+    sources = [HERE / "java" / name for name in ("Cesql.java", "pom.xml")]
+
+    def make(target: Path) -> None:
+        for source in sources:
+            shutil.copy(source, target)
+        download([maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], target)
+        build([javac, "-cp", f"{target}/lib/*", "-d", str(target), str(target / "Cesql.java")], target)
+
+    target = cached("java", [_version(javac, "-version"), *map(_text, sources)], make)
+    return [java, "-cp", f"{target}:{target}/lib/*", "Cesql"]
+
+
 def python_answers() -> list[str]:
     """
     Return the command of the program that answers conformance cases with the cloudevents package.
