@@ -1,7 +1,8 @@
 """
-Measure filters: evaluations of CESQL on attributes that are decoded, beside the engine of sdk-go for orientation.
+Measure filters: evaluations of CESQL on attributes that are decoded, beside the engine of sdk-go for orientation; and
+what a consumer does with a message in binary mode that does not pass, beside decoding it.
 
-Each round measures all expressions one after the other; the median of the rounds is shown. The engine in Go needs Go.
+Each round measures everything once, one after the other; the median of the rounds is shown. The engine in Go needs Go.
 
 ``python -m benchmarks.filters [--rounds N]``
 """
@@ -19,7 +20,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ce_nats import DecodedEvent, cesql
+from ce_nats import DecodedEvent, cesql, to_nats_message
+from ce_nats.aio.core._raw_decoder import raw_decoder
+from ce_nats.cesql._messages import MessageFilter
+from ce_nats.wire.nats import encode_header_block
 from tests.interop.peers import go_peer
 from tests.support.caching import NotAvailable
 
@@ -42,6 +46,9 @@ EXPRESSIONS = {
     "wildcards": "type LIKE '%example._rder%'",
 }
 TIMES = 20_000
+# Bytes of JSON data of messages, and a filter that they do not pass.
+SIZES = (0, 200, 2000)
+DROPPED = "source LIKE '/us/%' AND tier = 'gold' AND priority > 3"
 
 
 def go_microseconds(expression: str) -> float | None:
@@ -53,6 +60,31 @@ def go_microseconds(expression: str) -> float | None:
     question = json.dumps({"expression": expression, "event": EVENT})
     done = subprocess.run(command, input=question, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["nanoseconds"]) / 1000
+
+
+def message_of(size: int) -> tuple[bytes, bytes]:
+    """Return the payload and the header block of an event."""
+    attributes = {**EVENT, "time": "2026-11-28T12:00:00.123456Z", "datacontenttype": "application/json"}
+    data = {"lines": [{"sku": f"a-{number}", "price": "12.50"} for number in range(size // 32)]} if size else None
+    message = to_nats_message(DecodedEvent(attributes, data), "orders")
+    return message.data, encode_header_block(list(message.headers.items()))
+
+
+def measure_messages(rounds: int) -> Table:
+    """Return the times of messages that do not pass."""
+    table = Table("message that does not pass", "decoded, us", "dropped, us", "ratio")
+    decode, found = raw_decoder(), MessageFilter(cesql.compile(DROPPED), "benchmark")
+    for size in SIZES:
+        payload, block = message_of(size)
+        assert found.drops(block)
+        pairs = []
+        for _ in range(rounds):
+            decoding = timeit(partial(decode, payload, block), number=TIMES) / TIMES * 1e6
+            pairs.append((decoding, timeit(partial(found.drops, block), number=TIMES) / TIMES * 1e6))
+        ratio = median(dropping / decoding for decoding, dropping in pairs)
+        cells = (f"{median(column):.2f}" for column in zip(*pairs, strict=True))
+        table.add_row(f"{len(payload)} bytes of JSON", *cells, f"{ratio:.2f}")
+    return table
 
 
 def main() -> None:
@@ -72,6 +104,7 @@ def main() -> None:
         passes = "yes" if expression.matches(event) else "no"
         table.add_row(name, passes, f"{median(results[name]):.2f}", "" if go is None else f"{go:.2f}")
     Console().print(table)
+    Console().print(measure_messages(rounds))
 
 
 if __name__ == "__main__":
