@@ -10,5 +10,6 @@ except ImportError as error:
     raise ImportError("ce_nats.arrow needs pyarrow: pip install 'ce-nats[arrow]'") from error
 
 from ._explode import explode_capture, explode_cloudevents
+from ._filter import filter
 
-__all__ = ["explode_capture", "explode_cloudevents"]
+__all__ = ["explode_capture", "explode_cloudevents", "filter"]

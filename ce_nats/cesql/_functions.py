@@ -25,7 +25,7 @@ TYPE_NAMES: Final[dict[type, str]] = {str: "String", int: "Integer", bool: "Bool
 # Characters of a result of CONCAT; otherwise a text of 100 kB could make strings of gigabytes.
 MAX_STRING: Final = 2**20
 # The property White_Space of Unicode. ``str.strip()`` also removes the separators U+001C to U+001F.
-_WHITESPACE: Final = (
+WHITESPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 )
 _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,10})")
@@ -87,6 +87,11 @@ class Function:
     parameters: tuple[type, ...]
     variadic: type | None
     result: type
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is a function of the language."""
+        return self in _BUILT_IN.get(self.name, ())
 
     def accepts(self, count: int) -> bool:
         """Whether it can be called with a number of arguments."""
@@ -243,7 +248,7 @@ def _upper(text: str) -> str:
 
 
 def _trim(text: str) -> str:
-    return text.strip(_WHITESPACE)
+    return text.strip(WHITESPACE)
 
 
 def _left(text: str, count: int) -> str:

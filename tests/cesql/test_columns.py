@@ -1,0 +1,129 @@
+"""Expressions as columns: the same rows pass as with the engine."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ce_nats import arrow, cesql, from_nats_message, to_nats_message
+from ce_nats.codec.event import DecodedEvent
+from tests.support.expressions import ALL, random_event, random_text
+from tests.support.tables import each
+
+EVENTS = 500
+TYPES = {"hops": "int", "urgent": "boolean"}
+REQUIRED = {"specversion": "1.0", "id": "1", "source": "/eu/x", "type": "t"}
+
+
+def table_of(events: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return the columns of events in binary mode, and of a message that is not an event."""
+    messages = [to_nats_message(DecodedEvent(event), "s") for event in events]
+    headers = [[("ce-id", "1")], *([*message.headers.items()] for message in messages)]
+    kind = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+    pairs = [[{"name": name, "value": value} for name, value in one] for one in headers]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(pairs, kind), pa.array([b""] * len(pairs), pa.binary())], names=["headers", "data"]
+    )
+    return arrow.explode_cloudevents(batch, extensions=TYPES)
+
+
+def numbered(events: list[dict[str, Any]]) -> pa.RecordBatch:
+    batch = table_of(events)
+    return batch.append_column("number", pa.array(range(-1, len(events))))
+
+
+def passing(expression: cesql.Expression, events: list[dict[str, Any]]) -> list[int]:
+    types = {"hops": int, "urgent": bool}
+    read = (from_nats_message(to_nats_message(DecodedEvent(event), "s"), extension_types=types) for event in events)
+    return [number for number, event in enumerate(read) if expression.matches(event)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_same_rows_pass(seed: int) -> None:
+    """Random expressions on random events, with all errors; upper case of a few characters is another one in Arrow."""
+    random = Random(seed)
+    events = [random_event(random, ALL.replace("\u00df", "\u00fc")) for _ in range(EVENTS)]
+    batch = numbered(events)
+    compared = passed = 0
+    while compared < 150:
+        try:
+            expression = cesql.compile(random_text(random, ALL.replace("\u00df", "\u00fc")))
+        except cesql.ParseError:
+            continue
+        compared += 1
+        rows = arrow.filter(batch, expression).column("number").to_pylist()
+        assert rows == passing(expression, events), str(expression)
+        passed += bool(rows)
+    assert passed > 15
+
+
+@each(
+    "text",
+    [
+        "source LIKE '/eu/%' AND tier = 'gold' AND hops > 3",
+        "tier = 'gold' OR NOT EXISTS tier",
+        "hops / 0 = 1 OR TRUE",
+        "MATCHES(hops / 0 = 1) = FALSE",
+        "LEFT(tier, hops) = tier",
+        "SUBSTRING(tier, -2, 1) = '7'",
+        "CONCAT() = '' AND CONCAT_WS('-') = ''",
+        "UPPER(tier) IN ('GOLD', STRING(hops))",
+        "INT(tier) IN (7, -3)",
+        "data = 'x' OR TRUE",
+        "missing",
+        "hops",
+        "'true'",
+        "urgent",
+        "TRUE",
+        "FALSE",
+        "hops + 2147483647 < 0",
+        "tier LIKE '_\n%'",
+    ],
+)
+def test_expressions(text: str) -> None:
+    random = Random(1)
+    events = [random_event(random) for _ in range(EVENTS)]
+    expression = cesql.compile(text)
+    batch = numbered(events)
+    assert arrow.filter(batch, text).column("number").to_pylist() == passing(expression, events)
+    whole = pa.Table.from_batches([batch.slice(0, 100), batch.slice(100)])
+    assert arrow.filter(whole, expression).column("number").to_pylist() == passing(expression, events)
+
+
+def test_functions_of_the_program() -> None:
+    """They are called for each row."""
+    functions = cesql.Functions()
+
+    @functions.add
+    def region(source: str) -> str:
+        return source.split("/")[1]
+
+    events = [{**REQUIRED, "source": f"/{name}"} for name in ("eu", "us", "eu")]
+    expression = cesql.compile("REGION(source) = 'eu'", functions=functions)
+    assert arrow.filter(numbered(events), expression).column("number").to_pylist() == [0, 2]
+
+
+def test_columns_that_are_missing() -> None:
+    """They are an error, and not missing attributes; so is the text of a time."""
+    batch = table_of([REQUIRED])
+    with pytest.raises(ValueError, match="ce_time does not have the text"):
+        arrow.filter(batch, "time LIKE '2024%'")
+    assert arrow.filter(batch, "NOT EXISTS time").num_rows == 1
+    with pytest.raises(ValueError, match="attribute id needs the column ce_id"):
+        arrow.filter(batch.drop_columns(["ce_id"]), "id = '1'")
+    with pytest.raises(ValueError, match="attribute tier needs the column ce_extensions"):
+        arrow.filter(batch.drop_columns(["ce_extensions"]), "tier = '1'")
+    with pytest.raises(cesql.ParseError):
+        arrow.filter(batch, "tier =")
+    with pytest.raises(TypeError, match="a table or a batch"):
+        arrow.filter([], "TRUE")  # type: ignore[type-var]
+
+
+def test_other_prefix() -> None:
+    batch = table_of([REQUIRED])
+    names = [name.replace("ce_", "x_") for name in batch.schema.names]
+    renamed = pa.RecordBatch.from_arrays(batch.columns, names=names)
+    assert arrow.filter(renamed, "id = '1'", prefix="x_").num_rows == 1
