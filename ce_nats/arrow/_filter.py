@@ -63,9 +63,7 @@ def filter(data: _Batch, expression: str | cesql.Expression, *, prefix: str = "c
         passes = pa.array([found.matches(event) for event in events], pa.bool_())
     if isinstance(passes, pa.Scalar):
         passes = pa.repeat(passes, data.num_rows)
-    if prefix + "error" in data.schema.names:
-        passes = pc.and_(passes, pc.is_null(data.column(prefix + "error")))
-    return data.filter(passes)
+    return data.filter(pc.and_(passes, columns.exists("id")))
 
 
 class _Columns:

@@ -14,10 +14,12 @@ from .columns._cloudevent import cloudevent
 from .columns._decoding import explode_cloudevents, from_nats
 from .columns._encoding import to_nats
 from .columns._events import deduplicate, parse_data
+from .columns._filter import cesql
 from .columns._neighbours import from_iggy, from_stan
 from .connector._progress import stream_lag
 
 __all__ = [
+    "cesql",
     "cloudevent",
     "deduplicate",
     "explode_cloudevents",

@@ -1,0 +1,149 @@
+"""Expressions of CloudEvents SQL as columns of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from ... import cesql as language
+from ...cesql._columns import UntranslatableError, translated
+from ...cesql._functions import WHITESPACE
+from ...cesql._syntax import Node, walk
+from ...codec.attributes import CORE
+
+# Levels and parts of an expression: a column repeats some of its parts, twice for each level, and Spark is recursive.
+_MAX_LEVELS: Final = 12
+_MAX_PARTS: Final = 1000
+
+_TYPES: Final = {bool: "boolean", int: "bigint", str: "string"}
+_DECLARED: Final[Mapping[str, type]] = {"string": str, "int": int, "boolean": bool}
+
+
+def cesql(
+    expression: str | language.Expression, *, prefix: str = "ce_", extensions: Mapping[str, str] | None = None
+) -> Column:
+    """
+    Return the condition that an event passes an expression of CloudEvents SQL.
+
+        explode_cloudevents(messages).filter(cesql("source LIKE '/eu/%' AND tier = 'gold'"))
+
+    It is true for the rows whose events pass, as with :meth:`ce_nats.cesql.Expression.matches`, and false or NULL for
+    others, also those that are not events. It consists of Spark's expressions, which the optimizer knows. Extensions
+    without a separate column are strings, as those of messages in binary mode.
+
+    Args:
+        expression: The expression, or its text.
+        prefix: Prefix of the columns of :func:`explode_cloudevents`.
+        extensions: Extensions with a separate column, as for :func:`explode_cloudevents`.
+
+    Raises:
+        ParseError: ``expression`` is not an expression.
+        ValueError: It has functions of the program, more than 1,000 parts or 12 levels, or reads ``time``, whose column
+            does not have the text of the event.
+    """
+    tree = language.compile(expression)._tree
+    if _levels(tree) > _MAX_LEVELS or sum(1 for _ in walk(tree)) > _MAX_PARTS:
+        raise UntranslatableError(f"a column must have at most {_MAX_LEVELS} levels and {_MAX_PARTS} parts")
+    columns = _Columns(prefix, extensions or {})
+    return columns.exists("id") & translated(tree, columns)
+
+
+def _levels(node: Node) -> int:
+    return 1 + max(map(_levels, node.children), default=0)
+
+
+class _Columns:
+    """Operations on columns of Spark."""
+
+    def __init__(self, prefix: str, extensions: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._types = {name: kind for name, kind in extensions.items() if kind in _DECLARED}
+
+    def literal(self, value: Any) -> Column:
+        return F.lit(value) if value is None else F.lit(value).cast(_TYPES[type(value)])
+
+    def attribute(self, name: str) -> tuple[Column, type]:
+        if name == "time":
+            raise ValueError(f"column {self._prefix}time does not have the text of the attribute: compare the column")
+        kind = _DECLARED[self._types.get(name, "string")]
+        column = self._column(name)
+        return column.cast("bigint") if kind is int else column, kind
+
+    def exists(self, name: str) -> Column:
+        return self._column(name).isNotNull()
+
+    def _column(self, name: str) -> Column:
+        if name in CORE or (name in self._types and name not in ("error", "mode", "extensions")):
+            return F.col(f"`{self._prefix}{name}`")
+        return F.try_element_at(F.col(f"`{self._prefix}extensions`"), F.lit(name))
+
+    def is_valid(self, value: Column) -> Column:
+        return value.isNotNull()
+
+    def choose(self, condition: Column, yes: Column, no: Column) -> Column:
+        return F.when(condition, yes).when(~condition.cast("boolean"), no)
+
+    def invert(self, value: Column) -> Column:
+        return ~value.cast("boolean")
+
+    def compare(self, operator: str, left: Column, right: Column) -> Column:
+        return {
+            "=": left.__eq__,
+            "<": left.__lt__,
+            "<=": left.__le__,
+            ">": left.__gt__,
+            ">=": left.__ge__,
+        }[operator](right)
+
+    def calculate(self, operator: str, left: Column, right: Column) -> Column:
+        if operator == "/":
+            # Of integers of 32 bits, so that the quotient is exact when it is truncated.
+            result = (left / F.when(right != 0, right)).cast("bigint")
+        elif operator == "%":
+            result = left % F.when(right != 0, right)
+        else:
+            result = left + right if operator == "+" else left - right if operator == "-" else left * right
+        return (result + 2**31).bitwiseAND(F.lit(2**32 - 1)) - 2**31
+
+    def cast(self, value: Column, source: type, target: type) -> Column:
+        if source is not str:
+            return value != 0 if (source, target) == (int, bool) else value.cast(_TYPES[target])
+        if target is bool:
+            lower = F.lower(value)
+            return F.when(lower == "true", True).when(lower == "false", False)
+        return F.when(value.rlike(r"\A[+-]?0*[0-9]{1,10}\z"), value.try_cast("int")).cast("bigint")
+
+    def like(self, value: Column, tokens: list[str]) -> Column:
+        escaped = {r"\%": r"\%", r"\_": r"\_", "\\\\": r"\\"}
+        return value.like("".join(escaped.get(token, token[-1]) for token in tokens))
+
+    def call(self, name: str, arguments: list[Column]) -> Column:
+        if name == "CONCAT":
+            return F.concat(*arguments, F.lit(""))
+        first, *rest = arguments
+        if name == "CONCAT_WS":  # that of Spark ignores NULL
+            joined = [part for text in rest for part in (first, text)][1:]
+            return F.concat(*joined) if rest else F.when(first.isNotNull(), "")
+        if name in ("LEFT", "RIGHT"):
+            count = rest[0].cast("int")
+            found = F.left(first, count) if name == "LEFT" else F.right(first, count)
+            return F.when(count >= 0, found)
+        if name == "SUBSTRING":
+            return self._substring(first, *(value.cast("int") for value in rest))
+        if name == "ABS":
+            return F.when(first != -(2**31), F.abs(first))
+        if name == "LENGTH":
+            return F.length(first).cast("bigint")
+        if name == "TRIM":
+            return F.btrim(first, F.lit(WHITESPACE))
+        return F.lower(first) if name == "LOWER" else F.upper(first)
+
+    def _substring(self, text: Column, position: Column, length: Column | None = None) -> Column:
+        found = F.substr(text, position, F.length(text) if length is None else length)
+        fits = (F.abs(position.cast("bigint")) <= F.length(text)) & (length.isNotNull() if length is not None else True)
+        if length is not None:
+            fits = fits & (length >= 0)
+        return F.when(text.isNotNull() & (position == 0), "").when(fits, found)
