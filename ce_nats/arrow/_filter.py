@@ -149,6 +149,12 @@ class _Columns:
         pattern = "".join(parts.get(token) or _escaped(token[-1]) for token in tokens)
         return pc.match_substring_regex(value, rf"(?s)\A{pattern}\z")
 
+    def contains(self, values: list[Any], value: Any) -> Any:
+        if _is_null(value):
+            return self.literal(None)
+        found = pc.is_in(value, value_set=pa.array(values, value.type))
+        return self.choose(pc.is_valid(value), found, self.literal(None))
+
     def call(self, name: str, arguments: list[Any]) -> Any:
         if any(map(_is_null, arguments)):
             return pa.scalar(None, pa.int64() if name in ("LENGTH", "ABS") else pa.string())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypeVar
 
-from ._functions import MAX_STRING
+from ._functions import MAX_STRING, cast
 from ._like import tokens
 from ._syntax import Attribute, Binary, Call, Exists, In, Like, Literal, Logic, Node, Unary
 
@@ -17,6 +17,10 @@ C = TypeVar("C")
 
 _CASTS: Final = {"INT": int, "BOOL": bool, "STRING": str}
 _CHECKS: Final = {"IS_INT": int, "IS_BOOL": bool}
+
+
+# Parts of a chain, or elements of a set that are not constants: each is a level of the column.
+_MAX_CHAIN: Final = 200
 
 
 class UntranslatableError(ValueError):
@@ -60,6 +64,9 @@ class Columns(Protocol[C]):
     def like(self, value: C, tokens: list[str]) -> C:
         """Return whether texts match the elements of a pattern."""
 
+    def contains(self, values: list[Any], value: C) -> C:
+        """Return whether values are among constants of their type."""
+
     def call(self, name: str, arguments: list[C]) -> C:
         """
         Return the result of a function of texts, or of ABS; NULL for an error.
@@ -78,6 +85,11 @@ def translated(node: Node, columns: Columns[C]) -> C:
     """
     value, kind = _Translation(columns).of(node)
     return value if kind is bool else columns.literal(False)
+
+
+def _check_chain(parts: tuple[Node, ...]) -> None:
+    if len(parts) > _MAX_CHAIN:
+        raise UntranslatableError(f"a chain or a set must have at most {_MAX_CHAIN} parts in columns, has {len(parts)}")
 
 
 class _Translation:
@@ -130,6 +142,7 @@ class _Translation:
 
     def logic(self, node: Logic) -> Any:
         columns = self._columns
+        _check_chain(node.operands)
         *operands, result = [self.cast(operand, bool) for operand in node.operands]
         for operator, operand in zip(reversed(node.operators), reversed(operands), strict=True):
             if operator == "AND":
@@ -143,6 +156,11 @@ class _Translation:
     def contains(self, node: In) -> Any:
         columns = self._columns
         value, kind = self.of(node.operand)
+        literals = [cast(element.value, kind) for element in node.elements if isinstance(element, Literal)]
+        if len(literals) == len(node.elements) and None not in literals:
+            found = columns.contains(literals, value)
+            return columns.invert(found) if node.negated else found
+        _check_chain(node.elements)
         result = columns.choose(columns.is_valid(value), columns.literal(False), columns.literal(None))
         for element in reversed(node.elements):
             equal = columns.compare("=", value, self.cast(element, kind))

@@ -15,6 +15,35 @@ from tests.support.tables import each
 
 EVENTS = 500
 TYPES = {"hops": "int", "urgent": "boolean"}
+# Also for columns of Spark.
+TEXTS = (
+    "tier IN (" + ", ".join(f"'{number}'" for number in range(-50, 1000)) + ")",
+    "hops NOT IN (" + ", ".join(map(str, range(-1, 1000))) + ")",
+    "hops IN ('7', 'x', 0)",
+    " OR ".join(f"tier = '{number}'" for number in range(-99, 100)),
+    "CONCAT_WS('-', tier, 'x') LIKE '%-x'",
+    "hops * hops = 1 AND -7 / 2 = -3 AND -7 % 2 = -1",
+    "TRIM(tier) = tier",
+    r"tier LIKE '\%_%\_'",
+    "source LIKE '/eu/%' AND tier = 'gold' AND hops > 3",
+    "tier = 'gold' OR NOT EXISTS tier",
+    "hops / 0 = 1 OR TRUE",
+    "MATCHES(hops / 0 = 1) = FALSE",
+    "LEFT(tier, hops) = tier",
+    "SUBSTRING(tier, -2, 1) = '7'",
+    "CONCAT() = '' AND CONCAT_WS('-') = ''",
+    "UPPER(tier) IN ('GOLD', STRING(hops))",
+    "INT(tier) IN (7, -3)",
+    "data = 'x' OR TRUE",
+    "missing",
+    "hops",
+    "'true'",
+    "urgent",
+    "TRUE",
+    "FALSE",
+    "hops + 2147483647 < 0",
+    "tier LIKE '_\n%'",
+)
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "/eu/x", "type": "t"}
 
 
@@ -60,29 +89,7 @@ def test_same_rows_pass(seed: int) -> None:
     assert passed > 15
 
 
-@each(
-    "text",
-    [
-        "source LIKE '/eu/%' AND tier = 'gold' AND hops > 3",
-        "tier = 'gold' OR NOT EXISTS tier",
-        "hops / 0 = 1 OR TRUE",
-        "MATCHES(hops / 0 = 1) = FALSE",
-        "LEFT(tier, hops) = tier",
-        "SUBSTRING(tier, -2, 1) = '7'",
-        "CONCAT() = '' AND CONCAT_WS('-') = ''",
-        "UPPER(tier) IN ('GOLD', STRING(hops))",
-        "INT(tier) IN (7, -3)",
-        "data = 'x' OR TRUE",
-        "missing",
-        "hops",
-        "'true'",
-        "urgent",
-        "TRUE",
-        "FALSE",
-        "hops + 2147483647 < 0",
-        "tier LIKE '_\n%'",
-    ],
-)
+@each("text", TEXTS)
 def test_expressions(text: str) -> None:
     random = Random(1)
     events = [random_event(random) for _ in range(EVENTS)]
@@ -104,6 +111,8 @@ def test_functions_of_the_program() -> None:
     events = [{**REQUIRED, "source": f"/{name}"} for name in ("eu", "us", "eu")]
     expression = cesql.compile("REGION(source) = 'eu'", functions=functions)
     assert arrow.filter(numbered(events), expression).column("number").to_pylist() == [0, 2]
+    chain = " OR ".join(["source = '/eu'"] * 300)  # too long for columns
+    assert arrow.filter(numbered(events), chain).column("number").to_pylist() == [0, 2]
 
 
 def test_columns_that_are_missing() -> None:

@@ -11,12 +11,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from ... import cesql as language
 from ...cesql._columns import UntranslatableError, translated
 from ...cesql._functions import WHITESPACE
-from ...cesql._syntax import Node, walk
+from ...cesql._syntax import Literal, Node, walk
 from ...codec.attributes import CORE
 
 # Levels and parts of an expression: a column repeats some of its parts, twice for each level, and Spark is recursive.
 _MAX_LEVELS: Final = 12
-_MAX_PARTS: Final = 1000
+_MAX_PARTS: Final = 1000  # that are not constants
 
 _TYPES: Final = {bool: "boolean", int: "bigint", str: "string"}
 _DECLARED: Final[Mapping[str, type]] = {"string": str, "int": int, "boolean": bool}
@@ -41,11 +41,11 @@ def cesql(
 
     Raises:
         ParseError: ``expression`` is not an expression.
-        ValueError: It has functions of the program, more than 1,000 parts or 12 levels, or reads ``time``, whose column
-            does not have the text of the event.
+        ValueError: It has functions of the program; more than 1,000 parts that are not constants, 12 levels, or 200
+            parts in a chain of AND, OR and XOR; or it reads ``time``, whose column does not have the text of the event.
     """
     tree = language.compile(expression)._tree
-    if _levels(tree) > _MAX_LEVELS or sum(1 for _ in walk(tree)) > _MAX_PARTS:
+    if _levels(tree) > _MAX_LEVELS or sum(not isinstance(part, Literal) for part in walk(tree)) > _MAX_PARTS:
         raise UntranslatableError(f"a column must have at most {_MAX_LEVELS} levels and {_MAX_PARTS} parts")
     columns = _Columns(prefix, extensions or {})
     return columns.exists("id") & translated(tree, columns)
@@ -119,6 +119,9 @@ class _Columns:
     def like(self, value: Column, tokens: list[str]) -> Column:
         escaped = {r"\%": r"\%", r"\_": r"\_", "\\\\": r"\\"}
         return value.like("".join(escaped.get(token, token[-1]) for token in tokens))
+
+    def contains(self, values: list[Any], value: Column) -> Column:
+        return value.isin(values)
 
     def call(self, name: str, arguments: list[Column]) -> Column:
         if name == "CONCAT":
