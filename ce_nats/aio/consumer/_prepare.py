@@ -128,8 +128,9 @@ class Preparation:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a message only has to be decoded."""
-        return self._headers_only is None and self._validator is None and self._expiry_leeway is None
+        """Whether a message only has to be decoded, and can be acknowledged at once if it is filtered."""
+        is_decoded = self._headers_only is None and self._validator is None and self._expiry_leeway is None
+        return is_decoded and (self._filter is None or not self._settler.is_observed)
 
     async def prepare(self, entry: Entry) -> Delivery | None:
         """

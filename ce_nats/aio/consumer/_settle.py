@@ -131,6 +131,11 @@ class Settler:
             self._running.wake()
 
     @property
+    def is_observed(self) -> bool:
+        """Whether outcomes are reported, so that no message can be acknowledged at once."""
+        return self._observer is not None
+
+    @property
     def keeps_order(self) -> bool:
         """Whether the order of keys is kept."""
         return self._ledger.keys is not None

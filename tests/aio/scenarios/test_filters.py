@@ -59,16 +59,19 @@ async def test_only_events_that_pass_are_handled(consume, send, is_settled, mode
         assert {outcome.seconds for outcome in filtered} == {None}
 
 
-async def test_errors_do_not_pass_and_the_first_are_logged(consume, send, is_settled, caplog):
-    await send(*(f"none {number}" for number in range(6)), 2)
-    async with consume(filter=cesql.compile(EVEN)) as consumer:
+@pytest.mark.parametrize("options", [{}, {"on_outcome": lambda _: None}])
+async def test_errors_do_not_pass_and_the_first_are_logged(consume, send, is_settled, caplog, options):
+    """Each event once, also with an observer."""
+    await send(0, 2, 4, *(f"none {number}" for number in range(6)), 6)
+    async with consume(filter=cesql.compile(EVEN), **options) as consumer:
         running = asyncio.create_task(consumer.run(_ignore))
         await is_settled()
         consumer.stop()
         await after(running)
     lines = [record.message for record in caplog.records if record.name == "ce_nats.filter"]
     assert len(lines) == 3
-    assert "the event with id 'none 0' does not pass: missing-attribute at position 0" in lines[0]
+    for number, line in enumerate(lines):
+        assert f"the event with id 'none {number}' does not pass: missing-attribute at position 0" in line
     assert lines[2].endswith("further errors of the filter are not logged")
 
 
