@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import cesql
-from ..cesql._columns import UntranslatableError, translated
+from ..cesql._columns import NOT_ATTRIBUTES, UntranslatableError, translated
 from ..cesql._functions import WHITESPACE
 from ..codec.attributes import CORE
 
@@ -58,8 +58,8 @@ def filter(data: _Batch, expression: str | cesql.Expression, *, prefix: str = "c
     try:
         passes = translated(found._tree, columns)
     except UntranslatableError:
-        rows = zip(*(columns.attribute(name)[0].to_pylist() for name in found.attributes), strict=True)
-        events = (dict(zip(found.attributes, row, strict=True)) for row in rows)
+        values = {name: columns.attribute(name)[0].to_pylist() for name in found.attributes}
+        events = ({name: column[row] for name, column in values.items()} for row in range(data.num_rows))
         passes = pa.array([found.matches(event) for event in events], pa.bool_())
     if isinstance(passes, pa.Scalar):
         passes = pa.repeat(passes, data.num_rows)
@@ -91,14 +91,15 @@ class _Columns:
 
     def _column(self, name: str) -> Any:
         """Return the column of an attribute, or its values in the map of extensions."""
-        names = self._data.schema.names
-        column, extensions = self._prefix + name, self._prefix + "extensions"
-        is_text = column in names and not (name not in CORE and _is_coded(self._data.schema.field(column).type))
-        if is_text and (name in CORE or name not in ("error", "mode", "extensions", "data")):
+        schema, column = self._data.schema, self._prefix + name
+        if column in schema.names and (
+            name in CORE or (name not in NOT_ATTRIBUTES and _is_value(schema.field(column).type))
+        ):
             return self._data.column(column)
-        if name in CORE or extensions not in names:
-            raise ValueError(f"attribute {name} needs the column {column if name in CORE else extensions}")
-        return pc.map_lookup(self._data.column(extensions), name, "first")
+        needed = column if name in CORE else self._prefix + "extensions"
+        if name in CORE or needed not in schema.names:
+            raise ValueError(f"attribute {name} needs the column {needed}")
+        return pc.map_lookup(self._data.column(needed), name, "first")
 
     def is_valid(self, value: Any) -> Any:
         return pc.is_valid(value)
@@ -199,9 +200,9 @@ def _is_null(value: Any) -> bool:
     return isinstance(value, pa.Scalar) and not value.is_valid
 
 
-def _is_coded(kind: pa.DataType) -> bool:
-    """Whether the values of an extension are not their texts: those are in the map."""
-    return not (pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind))
+def _is_value(kind: pa.DataType) -> bool:
+    """Whether a column of an extension has its values; otherwise their texts are in the map."""
+    return pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind)  # type: ignore[no-any-return]
 
 
 def _escaped(character: str) -> str:

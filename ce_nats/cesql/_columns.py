@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypeVar
 
+from ._evaluate import COMPARISONS
 from ._functions import MAX_STRING, cast
 from ._like import tokens
 from ._syntax import Attribute, Binary, Call, Exists, In, Like, Literal, Logic, Node, Unary
@@ -17,8 +18,8 @@ C = TypeVar("C")
 
 _CASTS: Final = {"INT": int, "BOOL": bool, "STRING": str}
 _CHECKS: Final = {"IS_INT": int, "IS_BOOL": bool}
-
-
+# Columns of events that are not attributes: extensions with these names have no column.
+NOT_ATTRIBUTES: Final = frozenset({"extensions", "data", "mode", "error"})
 # Parts of a chain, or elements of a set that are not constants: each is a level of the column.
 _MAX_CHAIN: Final = 200
 
@@ -136,7 +137,7 @@ class _Translation:
             equal = columns.compare("=", self.cast(node.left, kind), right)
             return equal if operator == "=" else columns.invert(equal), bool
         left, right = self.cast(node.left, int), self.cast(node.right, int)
-        if operator in ("<", "<=", ">", ">="):
+        if operator in COMPARISONS:
             return columns.compare(operator, left, right), bool
         return columns.calculate(operator, left, right), int
 

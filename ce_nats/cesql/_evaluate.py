@@ -54,7 +54,7 @@ Evaluate: TypeAlias = Callable[[Attributes, Fail], Any]
 # The value of a missing attribute: the operator that wants it yields the zero value of its type (CESQL 3.2).
 MISSING: Final = object()
 
-_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operators.lt,
     "<=": operators.le,
     ">": operators.gt,
@@ -204,8 +204,8 @@ def _equality(node: Binary) -> Evaluate:
 
 def _integers(node: Binary) -> Evaluate:
     left, right = _operand(node.left, int), _operand(node.right, int)
-    if node.operator in _COMPARISONS:
-        compare = _COMPARISONS[node.operator]
+    if node.operator in COMPARISONS:
+        compare = COMPARISONS[node.operator]
 
         def comparison(attributes: Attributes, fail: Fail) -> bool:
             x = left(attributes, fail)
@@ -245,19 +245,24 @@ def _logic(node: Logic) -> Evaluate:
 
 
 def _mixed_logic(operators: tuple[str, ...], operands: list[Evaluate]) -> Evaluate:
-    steps = list(zip(operands, (*operators, ""), strict=True))
+    # Each operand, the value that decides its operator, and whether it is one of XOR, or the last.
+    deciding = {"AND": False, "OR": True}
+    steps = [
+        (operand, deciding.get(operator), operator in ("XOR", ""), operator == "")
+        for operand, operator in zip(operands, (*operators, ""), strict=True)
+    ]
 
     def evaluate(attributes: Attributes, fail: Fail) -> bool:
         # The value is "flips XOR rest"; "before" is without the last operand of XOR.
         flips = before = False
-        for operand, operator in steps:
+        for operand, decides, can_flip, is_last in steps:
             value = operand(attributes, fail)
             if value is MISSING:
-                return flips if operator else before
-            if value is {"AND": False, "OR": True}.get(operator):
+                return before if is_last else flips
+            if value is decides:
                 return flips is not value
             before = flips
-            if operator in ("XOR", ""):
+            if can_flip:
                 flips = flips is not value
         return flips
 

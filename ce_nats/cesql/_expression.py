@@ -65,7 +65,7 @@ class Expression:
 
         Args:
             event: An event, or the attributes of one by their names; other objects are a TypeError.
-            fail_fast: StopError at the first error. Otherwise the evaluation continues with the value that the language
+            fail_fast: Stop at the first error. Otherwise the evaluation continues with the value that the language
                 gives to the failed part (CESQL 4.1).
         """
         errors: list[EvaluationError] = []

@@ -60,10 +60,9 @@ def _text(given: object, depth: int, *, is_top: bool) -> str:
     if dialect == "not":
         return f"NOT ({_text(value, depth + 1, is_top=False)})"
     if dialect == "sql":
-        text = str(compile(value)) if isinstance(value, str) else None
-        if text is None:
+        if not isinstance(value, str):
             raise ParseError(0, "an expression", preview(value))
-        return text if is_top else f"MATCHES({text})"
+        return str(compile(value)) if is_top else f"MATCHES({compile(value)})"
     if not isinstance(value, Mapping) or not value:
         raise ParseError(0, "an object with attributes", preview(value))
     return " AND ".join(_comparison(dialect, name, text) for name, text in value.items())

@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 from .._callables import name_of
+from ..codec.attributes import scalar_text
 from ..errors import preview
 
 Value: TypeAlias = str | int | bool
@@ -29,7 +30,7 @@ WHITESPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 )
 _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,10})")
-_FUNCTION_NAME: Final = re.compile("[A-Za-z][A-Za-z_]*")
+FUNCTION_NAME: Final = re.compile("[A-Za-z][A-Za-z_]*")
 
 
 class FunctionError(Exception):
@@ -55,13 +56,7 @@ def wrapped(value: int) -> int:
 def cast(value: Any, target: type) -> Any:
     """Return a value as another type (CESQL 3.7), or None if it cannot be cast."""
     if target is str:
-        return (
-            value
-            if value.__class__ is str
-            else ("true" if value else "false")
-            if value.__class__ is bool
-            else str(value)
-        )
+        return scalar_text(value)
     if value.__class__ is not str:
         return target(value)
     if target is bool:
@@ -167,7 +162,7 @@ def _check_overload(new: Function, others: list[Function]) -> None:
 
 def _described(function: Callable[..., Any], name: str) -> Function:
     """Return a function with the types of its annotations."""
-    if not _FUNCTION_NAME.fullmatch(name):
+    if not FUNCTION_NAME.fullmatch(name):
         raise ValueError(f"a function's name must have letters and underscores only, got {preview(name)}")
     hints = get_type_hints(function)
     fixed: list[type] = []

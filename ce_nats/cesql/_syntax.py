@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import ClassVar, Final, TypeAlias
 
 from ..errors import preview
-from ._functions import Function, Functions, Value, cast
+from ._functions import FUNCTION_NAME, Function, Functions, Value, cast
 
 # Characters of a text, and levels of a tree: recursion in the parser, the evaluation and translations is bounded by it.
 MAX_TEXT: Final = 2**17
@@ -27,7 +27,6 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPED: Final = {quote: re.compile(rf"\\(?:({quote})|.)", re.DOTALL) for quote in "'\""}
 ATTRIBUTE: Final = re.compile("[A-Za-z0-9]*[A-Za-z][A-Za-z0-9]*")
-_FUNCTION: Final = re.compile("[A-Za-z][A-Za-z_]*")
 # Precedences. A chain of AND, OR and XOR is one node; LIKE and IN follow their operand.
 _LOGIC, _COMPARISON, _ADDITIVE, _MULTIPLICATIVE, _POSTFIX, _UNARY, _ATOM = range(1, 8)
 _LEVELS: Final = {
@@ -378,7 +377,7 @@ class _Parser:
         if token == "EXISTS":
             self.advance()
             return Exists(start, self.attribute()), 1
-        if _FUNCTION.fullmatch(token) and token not in _KEYWORDS:
+        if FUNCTION_NAME.fullmatch(token) and token not in _KEYWORDS:
             follows = _SPACE.match(self.text, self.end).end()  # type: ignore[union-attr]
             if self.text.startswith("(", follows):
                 return self.call()

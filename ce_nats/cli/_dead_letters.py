@@ -26,9 +26,9 @@ from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._explain import error_fields, explanation, print_explanation, read_one
 from ._files import write
-from ._filters import FilterOption, passes, read_filter
+from ._filters import FilterOption, read_filter, selects
 from ._help import Program
-from ._identity import identity_of
+from ._identity import identity_and_event, identity_of
 from ._options import JsonOption
 from ._program import StoppedError, print_error, run, with_exit_status
 from ._progress import counted, print_summary, progress, with_progress
@@ -339,7 +339,7 @@ class _Selected(NamedTuple):
             return False
         return any(
             self.reason in (None, one.reason) and self.error in (None, one.error) for one in (letter, *letter.later)
-        ) and passes(self.expression, headers, stored.data, invalid=False)
+        ) and (self.expression is None or selects(self.expression, identity_and_event(headers, stored.data)[1]))
 
 
 async def _read_sequences(

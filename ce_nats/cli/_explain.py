@@ -140,7 +140,7 @@ def _show(
     """Print the explanation of a message; return the exit status for it."""
     found = explanation(message, dialect)
     if expression is not None and found["error"] is None:
-        found["filter"] = evaluation(expression, from_nats_message(message, dialect=dialect, parse_data=False))
+        found["filter"] = evaluation(expression, found["event"])
     if as_json:
         write(as_line({**origin, **found}))
     else:

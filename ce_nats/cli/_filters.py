@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -42,21 +42,25 @@ def passes(
     data: bytes,
     *,
     dialect: Dialect = Dialect.SPEC,
-    invalid: bool = True,
 ) -> bool:
-    """Return whether the event in a message passes; ``invalid`` if it has none."""
+    """Return whether the event in a message passes; a message that is not an event does."""
     if expression is None:
         return True
     try:
         event = from_nats_message(NatsMessage("", data, Headers(headers)), dialect=dialect, parse_data=False)
     except CeNatsError:
-        return invalid
+        return True
     return expression.matches(event)
 
 
-def evaluation(expression: cesql.Expression, event: DecodedEvent) -> dict[str, Any]:
+def selects(expression: cesql.Expression | None, event: DecodedEvent | None) -> bool:
+    """Return whether an event is selected; a message that is not an event is not, if there is an expression."""
+    return expression is None or (event is not None and expression.matches(event))
+
+
+def evaluation(expression: cesql.Expression, event: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return JSON values that show an evaluation.
+    Return JSON values that show an evaluation on the members of an event in JSON.
 
     ``passes``, ``value``, ``errors`` of the whole expression; ``parts`` with ``depth``, ``text``, ``value`` and the
     ``errors`` of each part that is not a literal, from the whole to its smallest parts.
@@ -70,7 +74,7 @@ def evaluation(expression: cesql.Expression, event: DecodedEvent) -> dict[str, A
     }
 
 
-def _parts(node: Node, event: DecodedEvent, depth: int) -> Iterator[dict[str, Any]]:
+def _parts(node: Node, event: Mapping[str, Any], depth: int) -> Iterator[dict[str, Any]]:
     """Yield a part and the parts in it; an error belongs to the smallest part that has it."""
     if isinstance(node, Literal):
         return
@@ -81,7 +85,7 @@ def _parts(node: Node, event: DecodedEvent, depth: int) -> Iterator[dict[str, An
         errors.append(error)
         return value
 
-    value = compiled(node)(event.get_attributes(), note)
+    value = compiled(node)(event, note)
     known = {error for part in inner for error in part["errors"]}
     own = [str(error) for error in errors if str(error) not in known]
     yield {"depth": depth, "text": str(node), "value": zero(node) if value is MISSING else value, "errors": own}

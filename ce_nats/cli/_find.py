@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from .. import cesql
 from ..aio._jetstream_api import Progress, StreamApi
 from ..aio.jetstream import read_stream
 from ..capture._message_json import as_line
+from ..codec.event import DecodedEvent
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DecodeError
 from ..message import StoredMessage
@@ -26,8 +27,8 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_jetstream, with_connection
 from ._files import read_messages, write
-from ._filters import FilterOption, passes, read_filter
-from ._identity import Identity, identity_of
+from ._filters import FilterOption, read_filter, selects
+from ._identity import Identity, identity_and_event
 from ._options import JsonOption, SinceOption, UntilOption
 from ._program import print_error, run, with_exit_status
 from ._terminal import console
@@ -142,15 +143,13 @@ class _Search:
     until: datetime | None
     where: cesql.Expression | None
 
-    def finds(
-        self, event: Identity, headers: Iterable[tuple[str, str]], data: bytes, subject: str, at: datetime | None = None
-    ) -> bool:
+    def matches(self, event: Identity, decoded: DecodedEvent | None, subject: str, at: datetime | None) -> bool:
         """Return whether the event of a message is searched; ``at`` is the time at which it was stored, if known."""
         return (
             all(wanted in (None, own) for wanted, own in zip(self._wanted, event, strict=False))
             and covers(self.subject, subject)
             and (at is None or self._is_in_time(at))
-            and passes(self.where, headers, data, invalid=False)
+            and selects(self.where, decoded)
         )
 
     @property
@@ -194,8 +193,8 @@ async def _in_stream(js: JetStreamContext, search: _Search) -> AsyncGenerator[di
     async with aclosing(batches):
         async for batch in batches:
             for message in batch:
-                event = identity_of(message.headers, message.data)
-                if search.finds(event, message.headers, message.data, message.subject):
+                event, decoded = identity_and_event(message.headers, message.data)
+                if search.matches(event, decoded, message.subject, None):
                     known = {name: standing(one, message) for name, one in consumers.items()}
                     readers = {name: place for name, place in known.items() if place is not None}
                     yield {**_fields("stream", message, event), "consumers": readers}
@@ -212,8 +211,8 @@ async def _in_dead_letters(
                     letter, headers = DeadLetter.split(message.headers)
                 except DecodeError:
                     continue
-                event = identity_of(headers, message.data)
-                is_found = letter.sequence in sequences or search.finds(event, headers, message.data, letter.subject)
+                event, decoded = identity_and_event(headers, message.data)
+                is_found = letter.sequence in sequences or search.matches(event, decoded, letter.subject, None)
                 if letter.stream == search.stream and is_found:
                     yield {
                         **_fields("dead letter", message, event),
@@ -228,8 +227,8 @@ async def _in_dead_letters(
 
 def _in_capture(path: str, search: _Search) -> Iterator[dict[str, Any]]:
     for message in read_messages(path):
-        event = identity_of(message.headers, message.data)
-        if search.finds(event, message.headers, message.data, message.subject, message.timestamp):
+        event, decoded = identity_and_event(message.headers, message.data)
+        if search.matches(event, decoded, message.subject, message.timestamp):
             yield {**_fields("capture", message, event), "path": path}
 
 

@@ -10,6 +10,7 @@ import msgspec
 from ..codec.attributes import canonical
 from ..codec.binary import decode_header
 from ..codec.binding import from_nats_message
+from ..codec.event import DecodedEvent
 from ..codec.mode import PREFIX
 from ..errors import CeNatsError, DecodeError
 from ..message import Headers, NatsMessage, folded
@@ -44,14 +45,19 @@ class Identity(NamedTuple):
 
 def identity_of(headers: Iterable[tuple[str, str]], data: bytes) -> Identity:
     """Return the identity of the event in a message, or of what is readable of it."""
+    return identity_and_event(headers, data)[0]
+
+
+def identity_and_event(headers: Iterable[tuple[str, str]], data: bytes) -> tuple[Identity, DecodedEvent | None]:
+    """Return the same, and the event, whose data is bytes; None if the message is not an event."""
     message = NatsMessage("", data, Headers(headers))
     try:
         event = from_nats_message(message, parse_data=False)
     except CeNatsError as error:
         found = _of_headers(message.headers) or _of_json(data)
-        return Identity(found.get("id"), found.get("source"), found.get("type"), found.get("time"), error)
+        return Identity(found.get("id"), found.get("source"), found.get("type"), found.get("time"), error), None
     time = event.get_time()
-    return Identity(event.id, event.source, event.type, None if time is None else canonical(time))
+    return Identity(event.id, event.source, event.type, None if time is None else canonical(time)), event
 
 
 def _of_headers(headers: Headers) -> dict[str, str]:

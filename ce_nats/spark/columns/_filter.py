@@ -9,7 +9,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from ... import cesql as language
-from ...cesql._columns import UntranslatableError, translated
+from ...arrow._explode import extension_types
+from ...cesql._columns import NOT_ATTRIBUTES, UntranslatableError, translated
+from ...cesql._evaluate import COMPARISONS
 from ...cesql._functions import WHITESPACE
 from ...cesql._syntax import Literal, Node, walk
 from ...codec.attributes import CORE
@@ -19,7 +21,6 @@ _MAX_LEVELS: Final = 12
 _MAX_PARTS: Final = 1000  # that are not constants
 
 _TYPES: Final = {bool: "boolean", int: "bigint", str: "string"}
-_DECLARED: Final[Mapping[str, type]] = {"string": str, "int": int, "boolean": bool}
 
 
 def cesql(
@@ -43,11 +44,13 @@ def cesql(
         ParseError: ``expression`` is not an expression.
         ValueError: It has functions of the program; more than 1,000 parts that are not constants, 12 levels, or 200
             parts in a chain of AND, OR and XOR; or it reads ``time``, whose column does not have the text of the event.
+            A type or a name in ``extensions`` is not valid.
+        TypeError: ``extensions`` is not a mapping.
     """
     tree = language.compile(expression)._tree
     if _levels(tree) > _MAX_LEVELS or sum(not isinstance(part, Literal) for part in walk(tree)) > _MAX_PARTS:
         raise UntranslatableError(f"a column must have at most {_MAX_LEVELS} levels and {_MAX_PARTS} parts")
-    columns = _Columns(prefix, extensions or {})
+    columns = _Columns(prefix, extensions)
     return columns.exists("id") & translated(tree, columns)
 
 
@@ -58,9 +61,9 @@ def _levels(node: Node) -> int:
 class _Columns:
     """Operations on columns of Spark."""
 
-    def __init__(self, prefix: str, extensions: Mapping[str, str]) -> None:
+    def __init__(self, prefix: str, extensions: Mapping[str, str] | None) -> None:
         self._prefix = prefix
-        self._types = {name: kind for name, kind in extensions.items() if kind in _DECLARED}
+        self._types = {name: kind for name, kind in extension_types(extensions).items() if kind in _TYPES}
 
     def literal(self, value: Any) -> Column:
         return F.lit(value) if value is None else F.lit(value).cast(_TYPES[type(value)])
@@ -68,7 +71,7 @@ class _Columns:
     def attribute(self, name: str) -> tuple[Column, type]:
         if name == "time":
             raise ValueError(f"column {self._prefix}time does not have the text of the attribute: compare the column")
-        kind = _DECLARED[self._types.get(name, "string")]
+        kind = self._types.get(name, str)
         column = self._column(name)
         return column.cast("bigint") if kind is int else column, kind
 
@@ -76,7 +79,7 @@ class _Columns:
         return self._column(name).isNotNull()
 
     def _column(self, name: str) -> Column:
-        if name in CORE or (name in self._types and name not in ("error", "mode", "extensions")):
+        if name in CORE or (name in self._types and name not in NOT_ATTRIBUTES):
             return F.col(f"`{self._prefix}{name}`")
         return F.try_element_at(F.col(f"`{self._prefix}extensions`"), F.lit(name))
 
@@ -90,13 +93,7 @@ class _Columns:
         return ~value.cast("boolean")
 
     def compare(self, operator: str, left: Column, right: Column) -> Column:
-        return {
-            "=": left.__eq__,
-            "<": left.__lt__,
-            "<=": left.__le__,
-            ">": left.__gt__,
-            ">=": left.__ge__,
-        }[operator](right)
+        return left == right if operator == "=" else COMPARISONS[operator](left, right)  # type: ignore[return-value]
 
     def calculate(self, operator: str, left: Column, right: Column) -> Column:
         if operator == "/":

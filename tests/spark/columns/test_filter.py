@@ -68,6 +68,11 @@ def test_refused_expressions() -> None:
             ce_spark.cesql(expression)
 
 
+def test_types_of_extensions() -> None:
+    with pytest.raises(ValueError, match="the type of an extension"):
+        ce_spark.cesql("hops = 1", extensions={"hops": "integer"})
+
+
 def test_other_prefix(spark: Any) -> None:
     """Also one with a dot; the condition can be a part of another one."""
     batch = numbered([REQUIRED, {**REQUIRED, "source": "/us"}])
