@@ -1,6 +1,7 @@
 """
-Measure filters: evaluations of CESQL on attributes that are decoded, beside the engine of sdk-go for orientation; and
-what a consumer does with a message in binary mode that does not pass, beside decoding it.
+Measure filters: evaluations of CESQL on attributes that are decoded, beside the engine of sdk-go for orientation;
+what a consumer does with a message in binary mode that does not pass, beside decoding it; rows of ``format("nats")``
+with the option ``filter``, of which a quarter pass; and columns, beside functions of Arrow that are written by hand.
 
 Each round measures everything once, one after the other; the median of the rounds is shown. The engine in Go needs Go.
 
@@ -12,17 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from timeit import timeit
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from ce_nats import DecodedEvent, cesql, to_nats_message
+from ce_nats import DecodedEvent, arrow, cesql, to_nats_message
 from ce_nats.aio.core._raw_decoder import raw_decoder
+from ce_nats.aio.reading._range_reader import RawBatch
 from ce_nats.cesql._messages import MessageFilter
+from ce_nats.spark.connector._batches import passing, record_batch
 from ce_nats.wire.nats import encode_header_block
 from tests.interop.peers import go_peer
 from tests.support.caching import NotAvailable
@@ -48,6 +54,8 @@ EXPRESSIONS = {
 TIMES = 20_000
 # Bytes of JSON data of messages, and a filter that they do not pass.
 SIZES = (0, 200, 2000)
+CHOSEN = EXPRESSIONS["three comparisons"]
+ROWS = 10_000
 DROPPED = "source LIKE '/us/%' AND tier = 'gold' AND priority > 3"
 
 
@@ -87,6 +95,50 @@ def measure_messages(rounds: int) -> Table:
     return table
 
 
+def raw_batch(count: int) -> RawBatch:
+    """Return messages of events in binary mode, of which a quarter pass ``CHOSEN``."""
+    messages: list[Any] = []
+    for number in range(count):
+        own = {"id": f"{number}", "tier": "gold" if number % 2 else "silver", "priority": number // 2 % 8}
+        block = encode_header_block([*to_nats_message(DecodedEvent({**EVENT, **own}), "orders").headers.items()])
+        messages.append((b"orders", b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0" % (number + 1), b"", block))
+    return RawBatch("S", messages, 1, count)
+
+
+def by_hand(columns: pa.RecordBatch) -> pa.RecordBatch:
+    extensions = columns.column("ce_extensions")
+    is_gold = pc.equal(pc.map_lookup(extensions, "tier", "first"), "gold")
+    priority = pc.cast(pc.map_lookup(extensions, "priority", "first"), pa.int64())
+    is_european = pc.starts_with(columns.column("ce_source"), "/eu/")
+    return columns.filter(pc.and_(is_european, pc.and_(is_gold, pc.greater(priority, 3))))
+
+
+def row_by_row(columns: pa.RecordBatch, expression: cesql.Expression) -> pa.RecordBatch:
+    extensions = columns.column("ce_extensions").to_pylist(maps_as_pydicts="strict")
+    sources = columns.column("ce_source").to_pylist()
+    events = ({**others, "source": source} for others, source in zip(extensions, sources, strict=True))
+    return columns.filter(pa.array([expression.matches(event) for event in events]))
+
+
+def measure_columns(rounds: int) -> Table:
+    """Return the times of rows and columns."""
+    batch, expression = raw_batch(ROWS), cesql.compile(CHOSEN)
+    columns = arrow.explode_cloudevents(record_batch(batch))
+    runs: dict[str, Callable[[], pa.RecordBatch]] = {
+        "rows of the source, without a filter": lambda: record_batch(batch),
+        "rows of the source, filter": lambda: record_batch(passing(batch, MessageFilter(expression, "S")) or batch),
+        "arrow.filter()": lambda: arrow.filter(columns, expression),
+        "functions of Arrow": lambda: by_hand(columns),
+        "columns as rows of Python": lambda: row_by_row(columns, expression),
+    }
+    table = Table("rows and columns", "us of a row")
+    for name, run in runs.items():
+        assert run().num_rows == ROWS // 4 or "without" in name
+        times = [timeit(run, number=1) / ROWS * 1e6 for _ in range(rounds)]
+        table.add_row(name, f"{median(times):.2f}")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
@@ -105,6 +157,7 @@ def main() -> None:
         table.add_row(name, passes, f"{median(results[name]):.2f}", "" if go is None else f"{go:.2f}")
     Console().print(table)
     Console().print(measure_messages(rounds))
+    Console().print(measure_columns(rounds))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from benchmarks.messages import messages
 from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
 from ce_nats.arrow._decode import ATTRIBUTES
 from ce_nats.codec.attributes import canonical
-from ce_nats.spark import explode_cloudevents, from_nats
+from ce_nats.spark import cesql, explode_cloudevents, from_nats
 from ce_nats.spark.columns._schema import FLAT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -101,6 +101,9 @@ def variants(frame: DataFrame) -> dict[str, DataFrame]:
         "explode_cloudevents, ce_error is null": explode_cloudevents(frame).where("ce_error IS NULL AND ce_type > ''"),
         "explode_cloudevents, one type, two columns": explode_cloudevents(frame)
         .where(F.col("ce_type") == TYPE)
+        .select("ce_id", "ce_source"),
+        "explode_cloudevents, cesql() of one type, two columns": explode_cloudevents(frame)
+        .where(cesql(f"type = '{TYPE}'"))
         .select("ce_id", "ce_source"),
         "from_nats, one type, two fields": frame.select(event.alias("event"))
         .where(F.col("event.attributes.type") == TYPE)

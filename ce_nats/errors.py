@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MemberDescriptorType
@@ -411,12 +411,12 @@ class DataLossError(DeliveryError):
         return cls(ErrorCode.DATA_LOST, text)
 
     @classmethod
-    def not_selected(cls, stream: str, last: int, before: Sequence[str], added: Sequence[str]) -> DataLossError:
-        """Return the error for a query that has read some subjects up to sequence ``last``, and now reads others."""
+    def not_selected(cls, stream: str, last: int, before: str, added: str) -> DataLossError:
+        """Return the error for a query that has read some messages up to sequence ``last``, and now reads others."""
         error = cls(
             ErrorCode.DATA_LOST,
-            f"stream {stream}: the query has read {', '.join(before)} up to message {last}, and would miss "
-            f"earlier messages on {', '.join(added)}: use another checkpointLocation to read them",
+            f"stream {stream}: the query has read {before} up to message {last}, and would miss "
+            f"earlier messages {added}: use another checkpointLocation to read them",
         )
         error.stream, error.last = stream, last
         return error

@@ -54,6 +54,16 @@ def filter(data: _Batch, expression: str | cesql.Expression, *, prefix: str = "c
         return pa.Table.from_batches(batches, schema=data.schema)
     if not isinstance(data, pa.RecordBatch):
         raise TypeError(f"data must be a table or a batch of Arrow, got {type(data).__name__}")
+    return data.filter(passing(data, found, prefix))
+
+
+def passing(data: pa.RecordBatch, found: cesql.Expression, prefix: str) -> pa.BooleanArray:
+    """
+    Return which events pass, with false or NULL for others.
+
+    Raises:
+        ValueError: As :func:`filter`.
+    """
     columns = _Columns(data, prefix)
     try:
         passes = translated(found._tree, columns)
@@ -63,7 +73,7 @@ def filter(data: _Batch, expression: str | cesql.Expression, *, prefix: str = "c
         passes = pa.array([found.matches(event) for event in events], pa.bool_())
     if isinstance(passes, pa.Scalar):
         passes = pa.repeat(passes, data.num_rows)
-    return data.filter(pc.and_(passes, columns.exists("id")))
+    return pc.and_(passes, columns.exists("id"))
 
 
 class _Columns:
@@ -111,6 +121,9 @@ class _Columns:
         )
         yes, no = (pa.scalar(None, kind) if _is_null(one) else one for one in (yes, no))
         return pc.if_else(condition, yes, no)
+
+    def both(self, one: Any, other: Any) -> Any:
+        return pc.and_(one, other)
 
     def invert(self, value: Any) -> Any:
         return pc.invert(value)

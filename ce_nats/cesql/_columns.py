@@ -7,6 +7,7 @@ not pass. NULL is passed on by every operator; AND, OR and IN ignore what the la
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Final, Protocol, TypeVar
 
 from ._evaluate import COMPARISONS
@@ -50,6 +51,9 @@ class Columns(Protocol[C]):
     def choose(self, condition: C, yes: C, no: C) -> C:
         """Return one of two values, which may be NULL."""
 
+    def both(self, one: C, other: C) -> C:
+        """Return AND: true if both values are, or else false or NULL."""
+
     def invert(self, value: C) -> C:
         """Return NOT."""
 
@@ -84,8 +88,13 @@ def translated(node: Node, columns: Columns[C]) -> C:
     Raises:
         UntranslatableError: A part has no equivalent.
     """
-    value, kind = _Translation(columns).of(node)
+    translation = _Translation(columns)
+    value, kind = (translation.conjunction(node), bool) if _is_conjunction(node) else translation.of(node)
     return value if kind is bool else columns.literal(False)
+
+
+def _is_conjunction(node: Node) -> bool:
+    return isinstance(node, Logic) and node.operators[0] == "AND"
 
 
 def _check_chain(parts: tuple[Node, ...]) -> None:
@@ -125,6 +134,21 @@ class _Translation:
                 return self.contains(node), bool
             case Call():
                 return self.call(node)
+
+    def conjunction(self, node: Node) -> Any:
+        """
+        Return a condition of which only the true rows count.
+
+        Its parts remain separate, so that the library can use each for itself, such as for the statistics of a file.
+        """
+        if not isinstance(node, Logic) or not _is_conjunction(node):
+            return self.cast(node, bool)
+        _check_chain(node.operands)
+        count = next((at for at, operator in enumerate(node.operators) if operator != "AND"), len(node.operators))
+        *parts, last = node.operands[: count + 1]
+        if count < len(node.operators):
+            last = Logic(node.position, node.operators[count:], node.operands[count:])
+        return reduce(self._columns.both, map(self.conjunction, (*parts, last)))
 
     def cast(self, node: Node, target: type) -> Any:
         value, kind = self.of(node)

@@ -73,19 +73,23 @@ class MessageFilter:
 
     def drops(self, block: bytes | None) -> bool:
         """Whether the header block is that of an event in binary mode that does not pass; others are decoded."""
+        return self.decision(block) is False
+
+    def decision(self, block: bytes | None) -> bool | None:
+        """Whether the event in binary mode with this header block passes; None if it has to be decoded."""
         if not block or not self._reads_headers:
-            return False
+            return None
         try:
             text = block.decode("ascii")
             found = self._match(text)
             if found is None:
                 self._match = self._match_of(text)
                 found = self._match(text)
-            return found is not None and self._evaluate(found.groupdict(), stop) is not True
+            return None if found is None else self._evaluate(found.groupdict(), stop) is True
         except UnicodeDecodeError:
-            return False
+            return None
         except StopError:
-            return not self._to_log  # the error is logged with the event
+            return None if self._to_log else False  # the error is logged with the event
 
     def _match_of(self, text: str) -> _Match:
         """Return what matches header blocks with the names of this one, unless too many others are known."""

@@ -20,6 +20,7 @@ from ..aio.consumer._outage import Pause
 from ..aio.link._client import client_of
 from ..aio.reading._stored_messages import as_message
 from ..capture._message_json import as_line
+from ..cesql import Expression
 from ..codec.binary import Dialect
 from ..errors import DeliveryError, ErrorCode
 from ..message import StoredMessage
@@ -27,6 +28,7 @@ from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_connection, with_connection
 from ._files import write
+from ._filters import FilterOption, read_filter
 from ._identity import identity_of
 from ._options import DialectOption, JsonOption, PatternArgument
 from ._program import run_until_stopped, with_exit_status
@@ -79,6 +81,7 @@ def top(
             "--limit", min=1, max=MAX_PAIRS // 2, help="Maximum number of rows; the others are summed in one row."
         ),
     ] = 20,
+    filter: FilterOption = None,
     dialect: DialectOption = Dialect.SPEC,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,8 +89,9 @@ def top(
     Show publish rates by type and source, and the lag of a consumer.
 
     Counts events on a subject by type, source and content mode, the sizes of payloads, and the error codes of messages
-    that are not events, from now on. Rates are those of the last interval. With a consumer, its lag is shown, without a
-    subject nothing else. On a terminal, the table is redrawn; in a pipe, each report is printed below the previous one.
+    that are not events, from now on; with --filter only events that pass. Rates are those of the last interval. With a
+    consumer, its lag is shown, without a subject nothing else. On a terminal, the table is redrawn; in a pipe, each
+    report is printed below the previous one.
     The command ends after --count reports or with Ctrl-C (exit status 0), or when the connection is closed permanently
     (exit status 3).
     """
@@ -95,10 +99,13 @@ def top(
         raise InputError("--stream and --consumer must be used together")
     if consumer is None and (stuck or subject is None):
         raise InputError("--stuck needs --stream and --consumer" if stuck else "give a subject, or a consumer, or both")
+    if filter is not None and subject is None:
+        raise InputError("--filter needs a subject")
+    expression = read_filter(filter)
     watched = None if stream is None or consumer is None else Consumer(stream, consumer)
 
     async def work() -> None:
-        async with _open(settings, subject, dialect) as (nc, items):
+        async with _open(settings, subject, dialect, expression) as (nc, items):
             api = StreamApi(nc, settings.connection.api_prefix, settings.timeout)
             if watched is not None:
                 await api.lag(watched.stream, watched.name)  # fails before anything is drawn
@@ -110,14 +117,14 @@ def top(
 
 @asynccontextmanager
 async def _open(
-    settings: Settings, subject: str | None, dialect: Dialect
+    settings: Settings, subject: str | None, dialect: Dialect, filter: Expression | None
 ) -> AsyncIterator[tuple[Client, Events | None]]:
     """Connect, and subscribe to the subject, if there is one."""
     if subject is None:
         async with open_connection(settings) as nc:
             yield nc, None
     else:
-        async with open_subscription(settings, subject, dialect=dialect) as items:
+        async with open_subscription(settings, subject, dialect=dialect, filter=filter) as items:
             yield client_of(items.subscription), items
 
 

@@ -64,11 +64,12 @@ USAGE = [
     ("top a --stream S", "invalid-option"),
     ("top", "invalid-option"),
     ("top a --stuck", "invalid-option"),
+    ("top --stream S --consumer c --filter id", "invalid-option"),
     *(
         (f"{command} --filter {text}", "invalid-option")
         for text in ("x=", "'")
         for command in (
-            *("sub a", "decode {}", "capture a.jsonl --stream S", "replay one.jsonl", "explain {}"),
+            *("sub a", "top a", "decode {}", "capture a.jsonl --stream S", "replay one.jsonl", "explain {}"),
             *("dead-letters list S", "dead-letters requeue S", "dead-letters discard S", "find S"),
         )
     ),

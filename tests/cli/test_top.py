@@ -43,6 +43,20 @@ def test_top_prints_json(start, at_server, event, subject):
     assert (process.returncode, stderr) == (0, b"")
 
 
+def test_top_counts_events_that_pass_a_filter(start, at_server, with_js, event, stream, subject):
+    """And messages that are not events."""
+    process = start("top", subject, "--json", "--interval", 0.1, "--filter", "type = 't' AND id LIKE '1%'")
+    listening(process)
+    at_server("pub", subject, stdin="".join(map(event, range(20))))
+    at_server("pub", subject, event(1, type="other"))
+    with_js(lambda js: js.publish(subject, b"not an event", stream=stream))
+    at_server("pub", subject, event(11))
+    found = next(one for one in reports(process) if one["total_messages"] >= 13)
+    assert (found["total_messages"], found["errors"]["not-a-cloudevent"]["total_messages"]) == (13, 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
 def test_top_counts_the_messages_of_batches(start, at_server, with_js, event, stream, subject):
     """And nothing else: neither kind of batch has messages that are not events."""
     with_js(lambda js: configure_stream(js, stream, allow_batched=True, allow_atomic=True))

@@ -40,7 +40,7 @@ def test_sql_functions_have_plain_names(spark: SparkSession) -> None:
     register(spark)
     spark.createDataFrame(ROWS, MESSAGES).createOrReplaceTempView("rows_to_decode")
     names = {row.function for row in spark.sql("SHOW USER FUNCTIONS").collect()}
-    assert {"from_nats", "to_nats", "to_nats_structured"} <= names
+    assert {"from_nats", "to_nats", "to_nats_structured", "cesql"} <= names
     events = "SELECT {} AS event FROM rows_to_decode ORDER BY sequence"
     plain = spark.sql(events.format("from_nats(headers, data)")).collect()
     assert [row.event.error for row in plain] == [None, "invalid-utf8", None]
@@ -84,7 +84,7 @@ def test_functions_that_need_a_newer_pyspark_are_not_registered(
 ) -> None:
     monkeypatch.setattr(session, "HAS_ARROW_FUNCTIONS", False)
     with pytest.warns(
-        UserWarning, match=r"^from_nats, to_nats and to_nats_structured in Spark SQL need pyspark 4\.1 or later, got"
+        UserWarning, match=r"^from_nats, .*, to_nats_structured and cesql in Spark SQL need pyspark 4\.1 or later, got"
     ):
         register(spark)
 

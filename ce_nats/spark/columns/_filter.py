@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.sql import Column
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import BooleanType
 
 from ... import cesql as language
 from ...arrow._explode import extension_types
+from ...arrow._filter import passing
 from ...cesql._columns import NOT_ATTRIBUTES, UntranslatableError, translated
 from ...cesql._evaluate import COMPARISONS
 from ...cesql._functions import WHITESPACE
 from ...cesql._syntax import Literal, Node, walk
 from ...codec.attributes import CORE
+from ._arrow_functions import arrow_function
+from ._schema import check_event
 
 # Levels and parts of an expression: a column repeats some of its parts, twice for each level, and Spark is recursive.
 _MAX_LEVELS: Final = 12
@@ -58,6 +65,44 @@ def _levels(node: Node) -> int:
     return 1 + max(map(_levels, node.children), default=0)
 
 
+def register(spark: SparkSession) -> None:
+    """
+    Register ``cesql(event, expression)`` for Spark SQL, as a temporary function.
+
+    Raises:
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
+    """
+    spark.udf.register("cesql", arrow_function(_passes, BooleanType(), "cesql in Spark SQL"))
+
+
+def _passes(events: pa.Array, expressions: pa.Array) -> pa.Array:
+    """Return whether events pass, each its own expression; NULL if that is NULL."""
+    check_event(from_arrow_type(events.type))
+    batch = _columns_of(events)
+    result = pa.nulls(len(events), pa.bool_())
+    for text in expressions.unique().drop_null().to_pylist():
+        is_this = pc.equal(expressions, text).fill_null(False)
+        expression = language.compile(text)
+        for name in {*expression.attributes}.intersection(events.type.field("attributes").type.names):
+            if pa.types.is_binary(kind := batch.schema.field(name).type) or pa.types.is_timestamp(kind):
+                raise TypeError(f"attribute {name} for cesql must not be {kind}")
+        some = passing(batch.filter(is_this), expression, "")
+        result = pc.replace_with_mask(result, is_this, some.fill_null(False))
+    return result
+
+
+def _columns_of(events: pa.StructArray) -> pa.RecordBatch:
+    """Return the columns of events, named as by ``explode_cloudevents`` without a prefix, with the text of times."""
+    fields = dict(zip(events.type.names, events.flatten()))
+    attributes = fields["attributes"]
+    columns = {name: pa.nulls(len(events), pa.string()) for name in CORE}
+    columns |= zip(attributes.type.names, attributes.flatten())
+    columns["time"] = columns.pop("time_text", columns["time"])
+    others = fields.get("extensions", pa.nulls(len(events)))
+    columns["extensions"] = others.cast(pa.map_(pa.string(), pa.string()))
+    return pa.RecordBatch.from_pydict(columns)
+
+
 class _Columns:
     """Operations on columns of Spark."""
 
@@ -88,6 +133,9 @@ class _Columns:
 
     def choose(self, condition: Column, yes: Column, no: Column) -> Column:
         return F.when(condition, yes).when(~condition.cast("boolean"), no)
+
+    def both(self, one: Column, other: Column) -> Column:
+        return one & other
 
     def invert(self, value: Column) -> Column:
         return ~value.cast("boolean")

@@ -1,5 +1,5 @@
 """
-Convert raw messages to rows of the data source, as Arrow record batches.
+Select raw messages, and convert them to rows of the data source, as Arrow record batches.
 
 Headers are parsed for a whole batch at once, by Arrow's compute functions: a header line is ``name: value``, names are
 not changed, spaces and tabs around a value are removed, lines without a colon are ignored; headers are not merged or
@@ -9,17 +9,44 @@ decoding a header value with malformed bytes still fails.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...aio.reading._stored_messages import as_messages
 from ...capture._rows import SCHEMA, escape_bytes
+from ...cesql._messages import MessageFilter
+from ...codec.binding import from_nats_message
+from ...errors import DecodeError
+from ...message import StoredMessage
 
 if TYPE_CHECKING:
     from ...aio.reading._range_reader import RawBatch
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
+
+
+def passing(batch: RawBatch, chosen: MessageFilter) -> RawBatch | None:
+    """Return the messages that are not events, and events that pass a filter; None instead of an empty batch."""
+    decisions = [chosen.decision(block) for _, _, _, block in batch.messages]
+    undecided = [message for message, decision in zip(batch.messages, decisions) if decision is None]
+    decoded = iter([_passes(message, chosen) for message in as_messages(undecided, batch.stream)])
+    kept = [
+        message
+        for message, decision in zip(batch.messages, decisions)
+        if (next(decoded) if decision is None else decision)
+    ]
+    return replace(batch, messages=kept) if kept else None
+
+
+def _passes(message: StoredMessage, chosen: MessageFilter) -> bool:
+    try:
+        event = from_nats_message(message, parse_data=False)
+    except DecodeError:
+        return True
+    return chosen.passes(event)
 
 
 def record_batch(batch: RawBatch) -> pa.RecordBatch:

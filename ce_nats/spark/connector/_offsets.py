@@ -1,33 +1,36 @@
 """
 Offsets of a streaming query: the position in each stream, and the creation time of the stream.
 
-    {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z", "subjects": ["orders.eu"]}}
+    {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z", "subjects": ["orders.eu"],
+                "filter": "tier = 'gold'"}}
 
 ``sequence`` is the last sequence that was read; 0 means the beginning of the stream at the time of reading.
 ``created`` distinguishes a stream from a later one with the same name. ``subjects`` are the patterns whose messages
-were read up to the sequence; without them, all messages. A stream that is no longer in the options, or was deleted,
-keeps its position, and reading resumes there if it is back. Spark stores offsets in the checkpoint, as JSON, and
-compares them as text. These functions are pure: they accept stream states and return offsets and ranges.
+were read up to the sequence, ``filter`` the expression that events had to pass; without them, all messages. A stream
+that is no longer in the options, or was deleted, keeps its position, and reading resumes there if it is back. Spark
+stores offsets in the checkpoint, as JSON, and compares them as text. These functions are pure: they accept stream
+states and return offsets and ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from ..._ranges import StreamRange, StreamState
-from ...errors import DataLossError, DecodeError, ErrorCode, preview
+from ...errors import DataLossError, DecodeError, ErrorCode, preview, shortened
 from ...subjects import covers
 from ._limits import Fit, Limits, estimate
 
 Offset: TypeAlias = dict[str, dict[str, Any]]
 OnLoss: TypeAlias = Callable[[DataLossError], None]
 
+_ALL: Final[Mapping[str, Any]] = {}  # a selection of all messages
 
-def at(state: StreamState, sequence: int, subjects: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the part of an offset for one stream."""
-    part: dict[str, Any] = {"sequence": sequence, "created": state.created}
-    return {**part, "subjects": list(subjects)} if subjects else part
+
+def at(state: StreamState, sequence: int, selection: Mapping[str, Any] = _ALL) -> dict[str, Any]:
+    """Return the part of an offset for one stream; ``selection`` has the ``subjects`` and the ``filter`` in it."""
+    return {"sequence": sequence, "created": state.created, **selection}
 
 
 def checked(offset: Any) -> Offset:
@@ -50,7 +53,9 @@ def _is_position(part: Any) -> bool:
     if not isinstance(part, dict) or not isinstance(part.get("created"), str):
         return False
     subjects = part.get("subjects", [])
-    if not isinstance(subjects, list) or not all(isinstance(subject, str) for subject in subjects):
+    if not isinstance(part.get("filter", ""), str) or not isinstance(subjects, list):
+        return False
+    if not all(isinstance(subject, str) for subject in subjects):
         return False
     sequence = part.get("sequence")
     return isinstance(sequence, int) and not isinstance(sequence, bool) and sequence >= 0
@@ -60,7 +65,7 @@ def advance(
     start: Offset,
     states: Mapping[str, StreamState],
     *,
-    subjects: Sequence[str] = (),
+    selection: Mapping[str, Any] = _ALL,
     limits: Limits | None = None,
     target: Offset | None = None,
     skip: Callable[[StreamState, int], int] = lambda state, sequence: sequence,
@@ -79,22 +84,29 @@ def advance(
         backlogs = [ends[name] - begins[name] for name in states]
         granted = limits.grant([*states.values()], [*begins.values()], backlogs, fit)
         ends = {name: begins[name] + share for name, share in zip(states, granted)}
-    return in_order({**start, **{name: at(state, ends[name], subjects) for name, state in states.items()}})
+    return in_order({**start, **{name: at(state, ends[name], selection) for name, state in states.items()}})
 
 
-def check_subjects(start: Offset, streams: Iterable[str], subjects: Sequence[str], on_loss: OnLoss) -> None:
+def check_selection(start: Offset, streams: Iterable[str], selection: Mapping[str, Any], on_loss: OnLoss) -> None:
     """
-    Check that a query does not read more subjects than before its restart: earlier messages on them would be missing.
+    Check that a query does not read further subjects, or with another filter, than before its restart: earlier messages
+    would be missing.
 
-    ``on_loss``: Called for a stream with other subjects. It returns to continue the query, or raises to stop it.
+    ``on_loss``: Called for a stream with a wider selection. It returns to continue the query, or raises to stop it.
     """
+    subjects = selection.get("subjects", [">"])
     for name in streams:
-        part = start.get(name, {})
-        before = part.get("subjects")
-        if before and part["sequence"]:
-            added = [subject for subject in subjects or [">"] if not any(covers(one, subject) for one in before)]
-            if added:
-                on_loss(DataLossError.not_selected(name, part["sequence"], before, added))
+        part = start.get(name)
+        if part is None or not part["sequence"]:
+            continue
+        before = part.get("subjects") or [">"]
+        added = [subject for subject in subjects if not any(covers(one, subject) for one in before)]
+        if added:
+            on_loss(DataLossError.not_selected(name, part["sequence"], ", ".join(before), f"on {', '.join(added)}"))
+        passing = part.get("filter")
+        if passing is not None and passing != selection.get("filter"):
+            text = f"the events that pass {shortened(passing)}"
+            on_loss(DataLossError.not_selected(name, part["sequence"], text, "that did not pass"))
 
 
 def unread(start: Offset, states: Mapping[str, StreamState], on_loss: OnLoss) -> int:

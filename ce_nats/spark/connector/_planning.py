@@ -98,7 +98,7 @@ def first_offset(read_options: ReadOptions, states: dict[str, StreamState], requ
     for name, starting in read_options.starting.of(states).items():
         # 0 means the beginning of the stream when the first batch is read.
         read = 0 if starting == EARLIEST else max(0, _first(starting, states[name], requests, read_options) - 1)
-        offset[name] = at(states[name], read, read_options.subjects)
+        offset[name] = at(states[name], read, read_options.selection)
     return offset
 
 

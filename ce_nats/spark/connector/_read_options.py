@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
+from ... import cesql
 from ...errors import CeNatsError, preview
 from ...subjects import disjoint
 from ._connection import read_boolean
@@ -22,6 +23,7 @@ READ_OPTIONS: Final = (
     "stream",
     "streamPattern",
     "subjects",
+    "filter",
     "startingOffsets",
     "startingTimestamp",
     "startingTimestampStrategy",
@@ -60,6 +62,7 @@ class ReadOptions:
         ending: End positions: ``latest``, a last sequence (inclusive), or an instant (exclusive).
         pattern: Pattern of the names of the streams, or None.
         subjects: Subject patterns that do not overlap; empty for all subjects.
+        filter: Canonical text of the expression that events have to pass, or None.
         min_partitions: Minimum number of partitions, or None for the default.
         max_per_partition: Maximum number of messages in a partition, or None for no limit.
         limits: Limits of a micro-batch.
@@ -72,11 +75,18 @@ class ReadOptions:
     ending: Positions
     pattern: StreamPattern | None = None
     subjects: tuple[str, ...] = ()
+    filter: str | None = None
     min_partitions: int | None = None
     max_per_partition: int | None = None
     limits: Limits = field(default_factory=Limits)
     fail_on_data_loss: bool = True
     needs_messages: bool = False
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """The subjects and the filter as in an offset; see _offsets.py."""
+        subjects = {"subjects": list(self.subjects)} if self.subjects else {}
+        return subjects if self.filter is None else {**subjects, "filter": self.filter}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -108,6 +118,7 @@ class ReadOptions:
             ending,
             pattern,
             subjects=_read_subjects(given),
+            filter=_read_filter(given),
             min_partitions=_read_count(given, "minPartitions"),
             max_per_partition=_read_count(given, "maxMessagesPerPartition"),
             limits=_read_limits(given),
@@ -169,6 +180,13 @@ def _read_subjects(given: Mapping[str, str]) -> tuple[str, ...]:
     except CeNatsError as error:
         raise ValueError(f"option subjects: {error.message}") from error
     return () if chosen == (">",) else chosen
+
+
+def _read_filter(given: Mapping[str, str]) -> str | None:
+    try:
+        return str(cesql.compile(given["filter"])) if "filter" in given else None
+    except cesql.ParseError as error:
+        raise ValueError(f"option filter must be an expression of CloudEvents SQL: {error}") from error
 
 
 def _read_limits(given: Mapping[str, str]) -> Limits:

@@ -22,13 +22,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ... import cesql
 from ..._ranges import OLD_STATE_SECONDS, StreamRange, StreamState
 from ...capture._rows import SCHEMA
+from ...cesql._messages import MessageFilter
 from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
 from ._limits import Limits, Waiting, estimate
-from ._offsets import Offset, advance, changed, check_subjects, checked, in_order, ranges, shorter_than, unread
+from ._offsets import Offset, advance, changed, check_selection, checked, in_order, ranges, shorter_than, unread
 from ._planning import batch_ranges, divide, find_streams, first_offset, loss_policy
 from ._read_options import READ_OPTIONS, ReadOptions
 from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
@@ -104,6 +106,8 @@ class NatsDataSource(DataSource, metaclass=Shipped):
     - ``stream``: a stream name, or several separated by commas. Instead: ``streamPattern``, a regular expression (RE2)
       for the whole name. A streaming query finds new streams while it runs, and reads them from their beginning.
     - ``subjects``: subject patterns separated by commas; by default all subjects.
+    - ``filter``: an expression of CloudEvents SQL. Events that do not pass it are not read; messages that are not
+      events are.
     - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for streaming queries), a
       first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339 or
       milliseconds since 1970, or JSON as above.
@@ -226,7 +230,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._position: Offset | None = None
         self._target: Offset | None = None
         self._newest: Offset | None = None
-        self._has_checked_subjects = False
+        self._has_checked_selection = False
         # Name, creation time and last sequence of streams that are known to be shorter than an offset.
         self._shortened: set[tuple[str, str, int]] = set()
 
@@ -253,7 +257,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         # Spark before 4.2 passes no arguments.
         start = checked(start) if start else self._position
         names = self._names(start)
-        self._check_subjects(start or {})
+        self._check_selection(start or {})
         known = self._read_options.streams if start is None else start
         states = self._states_from(start or {}, lambda: self._states(names, known=known))
         self._newest = advance({}, states, on_loss=self._on_loss)
@@ -265,7 +269,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._position = advance(
             start,
             states,
-            subjects=self._read_options.subjects,
+            selection=self._read_options.selection,
             limits=limits,
             target=self._target,
             skip=self._skip,
@@ -285,7 +289,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._position = in_order({**checked(start), **checked(end)})
-        self._check_subjects(start)
+        self._check_selection(start)
         streams = changed(start, end)
         if not streams:
             return []
@@ -313,18 +317,18 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
             return Limits()
         return replace(limits, max_messages=limit.max_rows) if isinstance(limit, ReadMaxRows) else limits
 
-    def _check_subjects(self, start: Offset) -> None:
+    def _check_selection(self, start: Offset) -> None:
         """
-        Check the subjects once, because only a restart can change them.
+        Check the subjects and the filter once, because only a restart can change them.
 
         Before Spark 4.2, the first offset is that of :meth:`partitions`; the end of that micro-batch is already in the
-        checkpoint then, with the new subjects, although a retry may use the former ones.
+        checkpoint then, with the new ones, although a retry may use the former ones.
         """
-        if start and not self._has_checked_subjects:
+        if start and not self._has_checked_selection:
             pattern = self._read_options.pattern
             streams = pattern.matching([*start]) if pattern else self._read_options.streams
-            check_subjects(start, streams, self._read_options.subjects, self._on_loss)
-            self._has_checked_subjects = True
+            check_selection(start, streams, self._read_options.selection, self._on_loss)
+            self._has_checked_selection = True
 
     def _is_waiting(self, start: Offset, states: dict[str, StreamState], limits: Limits) -> bool:
         """Return whether messages wait for further ones. A query that ends at a target reads all messages up to it."""
@@ -379,16 +383,17 @@ def _read(
     # If there are no partitions, Spark reads a placeholder: None before 4.1, since then a partition without a value.
     if partition is None or partition.value is None:
         return iter(())
-    return _record_batches(connection, partition.value, loss_policy(read_options))
+    return _record_batches(connection, read_options.filter, partition.value, loss_policy(read_options))
 
 
 def _record_batches(
-    connection: Connection, wanted: StreamRange, on_loss: Callable[[DataLossError], None]
+    connection: Connection, expression: str | None, wanted: StreamRange, on_loss: Callable[[DataLossError], None]
 ) -> Iterator[pa.RecordBatch]:
     from ...aio.reading._range_reader import read_range
-    from ._batches import record_batch
+    from ._batches import passing, record_batch
     from ._blocking import Blocking
 
+    chosen = None if expression is None else MessageFilter(cesql.compile(expression), f"stream {wanted.stream}")
     with Blocking() as blocking:
         batches = read_range(
             connection.connect,
@@ -400,7 +405,9 @@ def _record_batches(
         )
         try:
             for batch in blocking.iterate(batches):
-                yield record_batch(batch)
+                rows = batch if chosen is None else passing(batch, chosen)
+                if rows is not None:
+                    yield record_batch(rows)
         except DeliveryError as error:
             if error.code is not ErrorCode.STREAM_NOT_FOUND:
                 raise

@@ -7,13 +7,17 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from ce_nats import DecodedEvent, NatsMessage, cesql, from_nats_message, to_nats_message
 from ce_nats.aio.reading._range_reader import RawBatch
 from ce_nats.aio.reading._stored_messages import _Lines, _pairs
 from ce_nats.capture._rows import SCHEMA
+from ce_nats.cesql._messages import MessageFilter
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
-from ce_nats.spark.connector._batches import record_batch
+from ce_nats.spark.connector._batches import passing, record_batch
 from ce_nats.spark.connector._source import NatsDataSource
+from ce_nats.wire.nats import encode_header_block
+from tests.support.expressions import random_event
 from tests.support.tables import each
 
 
@@ -107,6 +111,39 @@ def test_random_blocks_have_the_same_headers_as_in_captures(seed):
     ]
     found = [[(header["key"], header["value"]) for header in row["headers"]] for row in rows(*blocks)]
     assert found == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_filter_keeps_what_the_events_in_rows_decide(seed):
+    """Random events in both modes, some of them damaged, are kept unless they are decoded and do not pass."""
+    random = Random(seed)
+    messages = []
+    for number in range(1, 2001):
+        message = to_nats_message(DecodedEvent(random_event(random)), "s", mode=random.choice(["binary", "structured"]))
+        block, payload = encode_header_block(message.headers.items()), message.data
+        if random.random() < 0.3:
+            at = random.randrange(len(block))
+            block = block[:at] + random.choice([b"", b"%", b"\xff", b"\r\n", b":", b" ", b"ce-id: 9\r\n"]) + block[at:]
+        if random.random() < 0.1:
+            payload = payload[:-1]
+        messages.append((b"s", b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0" % number, payload, block))
+    batch = RawBatch("S", messages, 1, len(messages))
+    everything = record_batch(batch).to_pylist()
+    for text in ("tier = 'gold' OR hops > 0", "EXISTS subject", "LENGTH(id) < 3 AND NOT urgent", "TRUE", "missing"):
+        expression = cesql.compile(text)
+        found = passing(batch, MessageFilter(expression, "test"))
+        kept = [] if found is None else record_batch(found).to_pylist()
+        assert kept == [row for row in everything if is_kept(row, expression)]
+        assert 0 < len(kept) < len(everything) or text == "TRUE"
+
+
+def is_kept(row, expression):
+    headers = [(header["key"], header["value"]) for header in row["headers"]]
+    try:
+        event = from_nats_message(NatsMessage("s", row["data"], headers), parse_data=False)
+    except DecodeError:
+        return True
+    return expression.matches(event)
 
 
 def test_row_has_all_columns():

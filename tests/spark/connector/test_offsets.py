@@ -11,7 +11,7 @@ from ce_nats.spark.connector._offsets import (
     advance,
     at,
     changed,
-    check_subjects,
+    check_selection,
     checked,
     ranges,
     shorter_than,
@@ -213,17 +213,35 @@ def test_states_that_end_before_an_offset_of_the_same_stream():
 )
 def test_subjects_that_are_added_after_a_restart_miss_messages(before, now, added):
     """Those that are left out do not."""
+    start = {} if before is None else {"subjects": before}
+    text = f"the query has read {', '.join(before or ())} up to message 5, and would miss earlier messages on "
+    check(start, {"subjects": now} if now else {}, text + ", ".join(added) if added else None)
+
+
+@each(
+    ("before", "now", "is_wider"),
+    [
+        ("a = 'b'", "a = 'b'", False),
+        ("a = 'b'", "a = 'c'", True),
+        ("a = 'b'", None, True),
+        (None, "a = 'b'", False),
+    ],
+)
+def test_another_filter_after_a_restart_misses_messages(before, now, is_wider):
+    text = "read the events that pass a = 'b' up to message 5, and would miss earlier messages that did not pass"
+    first, second = ({} if expression is None else {"filter": expression} for expression in (before, now))
+    check(first, second, text if is_wider else None)
+
+
+def check(before, now, text):
+    """Check what is missing from a query with a selection that is restarted with another one."""
     states = {"a": state("a", 1, 9), "b": state("b", 1, 9), "new": state("new", 1, 9)}
-    part = {} if before is None else {"subjects": before}
-    start = {"a": {**offset(a=5)["a"], **part}, "b": {**offset(b=0)["b"], **part}}
+    start = {"a": {**offset(a=5)["a"], **before}, "b": {**offset(b=0)["b"], **before}}
     losses = []
-    check_subjects(checked(start), states, now, losses.append)
-    assert [loss.stream for loss in losses] == ["a"] * bool(added)
-    for loss in losses:
-        assert (
-            f"has read {', '.join(before)} up to message 5, and would miss earlier messages on {', '.join(added)}:"
-            in (str(loss))
-        )
-    end = advance(start, states, subjects=now, on_loss=refuse)
-    assert [part.get("subjects", []) for part in end.values()] == [now] * 3
-    check_subjects(end, states, now, refuse)
+    check_selection(checked(start), states, now, losses.append)
+    assert [loss.stream for loss in losses] == ["a"] * (text is not None)
+    assert all(text in str(loss) for loss in losses)
+    end = advance(start, states, selection=now, on_loss=refuse)
+    assert [{name: part[name] for name in now} for part in end.values()] == [now] * 3
+    assert [len(part) for part in end.values()] == [2 + len(now)] * 3
+    check_selection(end, states, now, refuse)

@@ -30,6 +30,7 @@ def test_all_options() -> None:
         {
             "STREAM": " B , A,B ",
             "subjects": "a.*, b.>",
+            "Filter": " tier='gold' ",
             "startingoffsets": '{"A": 5, "B": "earliest"}',
             "endingTimestamp": "2026-01-01T00:00:00Z",
             "minPartitions": "3",
@@ -44,6 +45,7 @@ def test_all_options() -> None:
         Positions("startingOffsets", by_stream={"A": 5, "B": EARLIEST}),
         Positions("endingTimestamp", Instant("2026-01-01T00:00:00Z")),
         subjects=("a.*", "b.>"),
+        filter="tier = 'gold'",
         min_partitions=3,
         max_per_partition=500,
         fail_on_data_loss=False,
@@ -54,6 +56,7 @@ def test_names_of_all_options() -> None:
     """Other names are errors of the source."""
     assert set(READ_OPTIONS) == {
         *("stream", "streamPattern", "subjects", "startingOffsets", "startingTimestamp", "startingTimestampStrategy"),
+        "filter",
         *("endingOffsets", "endingTimestamp", "minPartitions", "maxMessagesPerPartition", "failOnDataLoss"),
         *("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay"),
     }
@@ -140,6 +143,7 @@ def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
         ({"stream": "A,,B"}, "option stream must be stream names separated by commas, got ''$"),
         ({"stream": "A.B"}, r"must be stream names separated by commas, got 'A\.B'$"),
         ({"subjects": "a..b"}, "option subjects: "),
+        ({"filter": "tier ="}, "option filter must be an expression of CloudEvents SQL: .* position 6"),
         ({"subjects": "a.*.c,a.b.*"}, "option subjects: .* overlap"),
         ({"startingOffsets": "latest"}, "must not be latest for a table"),
         ({"endingOffsets": "earliest"}, "must not be earliest"),

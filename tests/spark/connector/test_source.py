@@ -19,10 +19,12 @@ from uuid import uuid4
 import nats
 import pyarrow as pa
 import pytest
+from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQueryListener
 
+from ce_nats import to_nats_message
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.spark import deduplicate, explode_cloudevents, stream_lag
 from ce_nats.spark.connector import _streams as streams
@@ -283,6 +285,41 @@ def test_positions_and_subjects_select_messages(broker, options, expected):
     for number in range(1, 11):
         broker.run(broker.js.publish(f"{stream}.{'odd' if number % 2 else 'even'}", b""))
     assert sequences(reader(broker, stream, **options)) == list(expected)
+
+
+def fill_with_events(broker, stream, tiers):
+    for number, tier in enumerate(tiers):
+        event = CloudEvent({"id": f"{number}", "source": "/s", "type": "t", "tier": tier}, {"n": number})
+        message = to_nats_message(event, f"{stream}.{tier}", mode="structured" if number % 2 else "binary")
+        broker.run(broker.js.publish(message.subject, message.data, headers=dict(message.headers.items())))
+    broker.run(broker.js.publish(f"{stream}.gold", b"not an event"))
+
+
+def test_a_filter_selects_events(broker, table, caplog):
+    """In both modes; what is not an event is kept. An expression with an error does not pass, and is logged."""
+    stream = broker.add()
+    fill_with_events(broker, stream, ["gold", "gold", "silver", "silver", "gold"])
+    assert sorted(row.sequence for row in table(stream, filter="tier = 'gold'").collect()) == [1, 2, 5, 6]
+    some = {"subjects": f"{stream}.gold", "startingOffsets": "2", "filter": "id != '4'"}
+    assert sequences(reader(broker, stream, **some)) == [2, 6]
+    assert sequences(reader(broker, stream, filter="FALSE", endingOffsets="5")) == []
+    assert sequences(reader(broker, stream, filter="region = 'eu'")) == [6]
+    assert f"stream {stream}: the event with id '0' does not pass: missing-attribute" in caplog.text
+
+
+@needs_limits
+def test_another_filter_of_a_query_is_noticed(broker, run_query):
+    """The offsets have it."""
+    stream = broker.add()
+    fill_with_events(broker, stream, ["gold", "silver"])
+    run_query(stream, filter="tier='gold'", maxMessagesPerTrigger="1")
+    fill_with_events(broker, stream, ["silver", "gold"])
+    with pytest.raises(Exception, match="events that pass tier = 'gold' up to message 3, and would miss"):
+        run_query(stream, filter="tier = 'silver'")
+    run_query(stream, filter="tier  =  'gold'")
+    fill_with_events(broker, stream, ["silver", "gold"])
+    run_query(stream, filter="tier = 'silver'", failOnDataLoss="false")
+    assert run_query.written() == [(stream, number) for number in (1, 3, 5, 6, 7, 9)]
 
 
 def test_positions_by_stream(broker):
