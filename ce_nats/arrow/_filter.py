@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from .. import cesql
 from ..cesql._columns import NOT_ATTRIBUTES, UntranslatableError, translated
 from ..cesql._functions import WHITESPACE
+from ..cesql._syntax import Attribute, walk
 from ..codec.attributes import CORE
 
 _Batch = TypeVar("_Batch", pa.Table, pa.RecordBatch)
@@ -68,7 +69,13 @@ def passing(data: pa.RecordBatch, found: cesql.Expression, prefix: str) -> pa.Bo
     try:
         passes = translated(found._tree, columns)
     except UntranslatableError:
-        values = {name: columns.attribute(name)[0].to_pylist() for name in found.attributes}
+        read = {part.name for part in walk(found._tree) if isinstance(part, Attribute)}
+        some, none = columns.literal("1"), columns.literal(None)
+        arrays = {
+            name: columns.attribute(name)[0] if name in read else columns.choose(columns.exists(name), some, none)
+            for name in found.attributes
+        }
+        values = {name: array.to_pylist() for name, array in arrays.items()}
         events = ({name: column[row] for name, column in values.items()} for row in range(data.num_rows))
         passes = pa.array([found.matches(event) for event in events], pa.bool_())
     if isinstance(passes, pa.Scalar):

@@ -115,6 +115,8 @@ def test_functions_of_the_program() -> None:
     events = [{**REQUIRED, "source": f"/{name}"} for name in ("eu", "us", "eu")]
     expression = cesql.compile("REGION(source) = 'eu'", functions=functions)
     assert arrow.filter(numbered(events), expression).column("number").to_pylist() == [0, 2]
+    marked = cesql.compile("REGION(source) = 'eu' AND NOT EXISTS time AND EXISTS type", functions=functions)
+    assert arrow.filter(numbered(events), marked).column("number").to_pylist() == [0, 2]
     constant = cesql.compile("REGION('/eu') = 'eu'", functions=functions)
     assert arrow.filter(numbered(events), constant).column("number").to_pylist() == [0, 1, 2]
     chain = " OR ".join(["source = '/eu'"] * 300)  # too long for columns

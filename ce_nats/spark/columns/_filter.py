@@ -85,7 +85,8 @@ def _passes(events: pa.Array, expressions: pa.Array) -> pa.Array:
         expression = language.compile(text)
         for name in {*expression.attributes}.intersection(events.type.field("attributes").type.names):
             if pa.types.is_binary(kind := batch.schema.field(name).type) or pa.types.is_timestamp(kind):
-                raise TypeError(f"attribute {name} for cesql must not be {kind}")
+                text = f"attribute {name} for cesql must be a string, an integer or a boolean, got {kind}"
+                raise TypeError(f"{text}; use cast('string')")
         some = passing(batch.filter(is_this), expression, "")
         result = pc.replace_with_mask(result, is_this, some.fill_null(False))
     return result
@@ -95,12 +96,12 @@ def _columns_of(events: pa.StructArray) -> pa.RecordBatch:
     """Return the columns of events, named as by ``explode_cloudevents`` without a prefix, with the text of times."""
     fields = dict(zip(events.type.names, events.flatten()))
     attributes = fields["attributes"]
-    columns = {name: pa.nulls(len(events), pa.string()) for name in CORE}
-    columns |= zip(attributes.type.names, attributes.flatten())
+    nothing = pa.nulls(len(events))
+    columns = {**dict.fromkeys(CORE, nothing), **dict(zip(attributes.type.names, attributes.flatten()))}
     columns["time"] = columns.pop("time_text", columns["time"])
-    others = fields.get("extensions", pa.nulls(len(events)))
-    columns["extensions"] = others.cast(pa.map_(pa.string(), pa.string()))
-    return pa.RecordBatch.from_pydict(columns)
+    texts = {name: column.cast(pa.string()) for name, column in columns.items() if pa.types.is_null(column.type)}
+    extensions = fields.get("extensions", nothing).cast(pa.map_(pa.string(), pa.string()))
+    return pa.RecordBatch.from_pydict({**columns, **texts, "extensions": extensions})
 
 
 class _Columns:
