@@ -50,7 +50,7 @@ TESTS = {
     "connector/test_sink": ["test_a_streaming_query_and_its_restart", "test_decoded_events_can_be_written"],
 }
 # Resources that pyspark 4.0 does not close, and the warning of ce_nats.spark.register() with 4.0.
-WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "from_nats, to_nats and to_nats")
+WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "from_nats, to_nats, ")
 
 
 def test_pyspark_4_0() -> None:

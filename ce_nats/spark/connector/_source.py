@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,15 @@ _TABLE_OPTIONS: Final = (
     "WITH (url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
 )
 
+# Variables of processes that run streaming readers. Spark sets them in a HashMap that all queries share. If the
+# names are new, two queries that start at once damage it, and then no task can be started: OptionalDataException.
+_VARIABLES: Final = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+
 _ROW: Final = from_arrow_schema(SCHEMA)
 _POLL_SECONDS: Final = 0.5
 
@@ -68,12 +78,29 @@ def register(spark: SparkSession) -> None:
         AnalysisException: The session has another data source with this name.
     """
     check_workers(spark)
+    with _variables(spark):
+        try:
+            spark.dataSource.register(NatsDataSource)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+            _register_as_active(spark)
+
+
+@contextmanager
+def _variables(spark: SparkSession) -> Iterator[None]:
+    """Give a data source that is registered meanwhile the variables in ``_VARIABLES``."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        yield  # the server registers it
+        return
+    environment = spark.sparkContext.environment
+    added = {name: value for name, value in _VARIABLES.items() if name not in environment}
+    environment.update(added)
     try:
-        spark.dataSource.register(NatsDataSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-        _register_as_active(spark)
+        yield
+    finally:
+        for name in added:
+            del environment[name]
 
 
 def _register_as_active(spark: SparkSession) -> None:

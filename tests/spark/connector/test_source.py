@@ -1215,6 +1215,20 @@ def test_an_idle_connection_is_replaced(broker, monkeypatch):
 # --- Streaming: Spark ------------------------------------------------------------------------------------------------
 
 
+def test_a_query_adds_no_variable_to_those_that_queries_share(broker, session, run_query):
+    """Two that start at the same time would damage Spark's map of them. Other functions do not get them."""
+
+    def variables():
+        source = session._jsparkSession.sessionState().dataSourceManager().lookupDataSource("nats")
+        return dict(source.dataSourceCls().envVars())
+
+    before = variables()
+    run_query(broker.filled(3))
+    assert variables().keys() == before.keys()
+    assert variables() != before
+    assert "SPARK_BUFFER_SIZE" not in session.sparkContext.environment
+
+
 def test_available_now_reads_the_same_rows_as_a_table(broker, run_query, table):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 200, subject="a.{}")
