@@ -2,7 +2,8 @@
 Apply an expression to received messages; those in binary mode that do not pass need not be decoded.
 
 For each sequence of header names there is one regular expression, which matches a header block if the codec would
-accept all of its attributes, and captures those that the filter reads. What it does not match is decoded.
+accept all of its attributes, and captures those that the filter reads. What it does not match is decoded. Decisions for
+the same values are remembered, because most streams have few types, sources and tiers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ..codec.attributes import are_valid_names
 from ..codec.binary import Dialect
@@ -19,12 +20,16 @@ from ..codec.mode import MARKERS, ContentMode, sort_names
 from ..errors import preview
 from ._evaluate import StopError, stop
 from ._expression import Expression
+from ._syntax import Call, walk
 
 _log: Final = logging.getLogger("ce_nats.filter")
 
 # Number of errors of a filter that are logged, and of sequences of names that are known.
 _LOGGED: Final = 3
 _MAX_SHAPES: Final = 64
+# Number of decisions that are known for each of them, and characters of a header block to remember one.
+_MAX_KNOWN: Final = 256
+_MAX_REMEMBERED: Final = 1024
 _MARKERS: Final = {name.lower() for name in MARKERS}
 _names: Final = re.compile("\n([!-9;-~]+):").findall
 # Values that are the same before and after percent-decoding, and are valid.
@@ -40,6 +45,20 @@ _CHECKED: Final = {
 }
 
 _Match: TypeAlias = Callable[[str], "re.Match[str] | None"]
+
+
+class _Shape(NamedTuple):
+    """What matches header blocks with some names, and the decisions for values in them that the filter reads."""
+
+    match: _Match
+    known: dict[tuple[str | None, ...], bool]
+
+
+def _nothing(_: str) -> None:
+    """Match no header block."""
+
+
+_NOTHING: Final = _Shape(_nothing, {})
 
 
 class MessageFilter:
@@ -68,12 +87,11 @@ class MessageFilter:
         are_groups = all(map(str.isidentifier, expression.attributes))
         is_plain = mode != ContentMode.STRUCTURED and dialect == Dialect.SPEC and not extension_types
         self._reads_headers = reads_headers and is_plain and are_groups
-        self._match: _Match = _nothing  # of the last message
-        self._matches: dict[tuple[str, ...], _Match] = {}
-
-    def drops(self, block: bytes | None) -> bool:
-        """Whether the header block is that of an event in binary mode that does not pass; others are decoded."""
-        return self.decision(block) is False
+        self._shape = _NOTHING  # of the last message
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        # A function of the program may have another result later.
+        calls = (part.function for part in walk(expression._tree) if isinstance(part, Call) and part.function)
+        self._max_known = _MAX_KNOWN if all(function.is_built_in for function in calls) else 0
 
     def decision(self, block: bytes | None) -> bool | None:
         """Whether the event in binary mode with this header block passes; None if it has to be decoded."""
@@ -81,25 +99,39 @@ class MessageFilter:
             return None
         try:
             text = block.decode("ascii")
-            found = self._match(text)
-            if found is None:
-                self._match = self._match_of(text)
-                found = self._match(text)
-            return None if found is None else self._evaluate(found.groupdict(), stop) is True
         except UnicodeDecodeError:
             return None
-        except StopError:
-            return None if self._to_log else False  # the error is logged with the event
+        found = self._shape.match(text)
+        if found is None:
+            self._shape = self._shape_of(text)
+            found = self._shape.match(text)
+            if found is None:
+                return None
+        decision = self._shape.known.get(found.groups())
+        return self._decide(found) if decision is None else decision
 
-    def _match_of(self, text: str) -> _Match:
-        """Return what matches header blocks with the names of this one, unless too many others are known."""
+    def _decide(self, found: re.Match[str]) -> bool | None:
+        """Evaluate the expression on the values in a header block, and remember the decision for them."""
+        try:
+            decision = self._evaluate(found.groupdict(), stop) is True
+        except StopError:
+            if self._to_log:
+                return None  # the error is logged with the event
+            decision = False
+        known = self._shape.known
+        if len(known) < self._max_known and len(found.string) <= _MAX_REMEMBERED:
+            known[found.groups()] = decision
+        return decision
+
+    def _shape_of(self, text: str) -> _Shape:
+        """Return the shape of header blocks with the names of this one, unless too many others are known."""
         names = tuple(_names(text))
-        match = self._matches.get(names)
-        if match is None:
-            if len(self._matches) == _MAX_SHAPES:
-                return _nothing
-            match = self._matches[names] = _matcher(names, self._reads)
-        return match
+        shape = self._shapes.get(names)
+        if shape is None:
+            if len(self._shapes) == _MAX_SHAPES:
+                return _NOTHING
+            shape = self._shapes[names] = _Shape(_matcher(names, self._reads), {})
+        return shape
 
     def passes(self, event: DecodedEvent) -> bool:
         """Whether an event passes."""
@@ -112,10 +144,6 @@ class MessageFilter:
                 text = "%s: the event with id %s does not pass: %s%s"
                 _log.warning(text, self._source, preview(event.get_id()), stopped.error, last)
             return False
-
-
-def _nothing(_: str) -> None:
-    """Match no header block."""
 
 
 def _matcher(names: tuple[str, ...], reads: Iterable[str]) -> _Match:

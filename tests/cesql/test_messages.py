@@ -55,7 +55,7 @@ def test_headers_decide_as_the_event_does(text: str, more: list[tuple[str, str]]
     found = MessageFilter(expression, "test")
     found._to_log = 0  # otherwise the first errors are logged with the event
     for _ in range(2):  # with a new sequence of names, and with a known one
-        if found.drops(block):
+        if found.decision(block) is False:
             assert not expression.matches(decode(b"", block))
 
 
@@ -75,7 +75,7 @@ def test_plain_messages_are_decided_by_their_headers(text: str, is_dropped: bool
     more = [("ce-tier", "gold"), ("ce-hops", "7"), ("ce-time", "2024-02-28T01:02:03.5Z"), ("Trace", "x y")]
     block = encode_header_block([*REQUIRED, *more])
     found = MessageFilter(cesql.compile(text), "test")
-    assert found.drops(block) is is_dropped
+    assert found.decision(block) is not is_dropped
     assert found.passes(decode(b"", block)) is not is_dropped
 
 
@@ -90,26 +90,53 @@ def test_plain_messages_are_decided_by_their_headers(text: str, is_dropped: bool
 )
 def test_other_options_need_the_event(options: dict[str, Any]) -> None:
     block = encode_header_block([*REQUIRED, ("ce-tier", "gold")])
-    assert MessageFilter(cesql.compile("tier = 'x'"), "test").drops(block)
-    assert not MessageFilter(cesql.compile("tier = 'x'"), "test", **options).drops(block)
-    assert not MessageFilter(cesql.compile("EXISTS 3d"), "test").drops(block)
+    assert MessageFilter(cesql.compile("tier = 'x'"), "test").decision(block) is False
+    assert MessageFilter(cesql.compile("tier = 'x'"), "test", **options).decision(block) is None
+    assert MessageFilter(cesql.compile("EXISTS 3d"), "test").decision(block) is None
 
 
 def test_flood_of_names() -> None:
     """Only some sequences of names are remembered; messages with others are decoded."""
     found = MessageFilter(cesql.compile("tier = 'x'"), "test")
-    dropped = [
-        found.drops(encode_header_block([*REQUIRED, ("ce-tier", "gold"), (f"Name-{number}", "")]))
+    decisions = [
+        found.decision(encode_header_block([*REQUIRED, ("ce-tier", "gold"), (f"Name-{number}", "")]))
         for number in range(200)
     ]
-    assert dropped[:2] == [True, True]
-    assert sum(dropped) < 100
+    assert decisions[:2] == [False, False]
+    assert decisions.count(None) > 100
+
+
+def test_values_decide_whatever_was_decided_before() -> None:
+    """Of many values, of values that repeat, in the order of headers, and of long ones."""
+    expression = cesql.compile("tier = 'x' OR hops = 7 OR region = 'eu'")
+    found = MessageFilter(expression, "test")
+    found._to_log = 0
+    for number in (*range(600), *range(600)):
+        tier, hops = ("ce-tier", "x" if number % 5 == 0 else "7"), ("ce-hops", f"{number}")
+        for more in ([tier, hops], [hops, tier], [tier, hops, ("Trace", "y" * 5000)], [tier]):
+            block = encode_header_block([*REQUIRED, *more])
+            assert found.decision(block) is expression.matches(decode(b"", block))
+
+
+def test_functions_of_the_program_are_called_for_each_message() -> None:
+    """They may have another result later."""
+    functions, allowed = cesql.Functions(), {"gold"}
+
+    @functions.add
+    def is_allowed(tier: str) -> bool:
+        return tier in allowed
+
+    found = MessageFilter(cesql.compile("is_allowed(tier)", functions=functions), "test")
+    block = encode_header_block([*REQUIRED, ("ce-tier", "gold")])
+    assert found.decision(block) is True
+    allowed.clear()
+    assert found.decision(block) is False
 
 
 def test_other_blocks() -> None:
     """Without headers, with a status, or not ASCII: the message is decoded."""
     found = MessageFilter(cesql.compile("FALSE"), "test")
     whole = encode_header_block(REQUIRED)
-    assert found.drops(whole)
+    assert found.decision(whole) is False
     for block in (None, b"", b"NATS/1.0 503\r\n\r\n", whole[:-2], whole.replace(b"/eu/x", "é".encode())):
-        assert not found.drops(block)
+        assert found.decision(block) is None

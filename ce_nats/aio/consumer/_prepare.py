@@ -155,7 +155,7 @@ class Preparation:
 
     def drops(self, entry: Entry) -> bool:
         """Whether the headers of a message show that it does not pass the filter."""
-        return self._filter is not None and entry.event is None and self._filter.drops(entry.raw[3])
+        return self._filter is not None and entry.event is None and self._filter.decision(entry.raw[3]) is False
 
     def passes(self, event: DecodedEvent) -> bool:
         """Whether an event passes the filter."""

@@ -132,7 +132,7 @@ class Events:
         try:
             if not (subject.isascii() and reply.isascii()):
                 _check_subjects(message_of(self._nc, self._sid, raw))
-            if self._filter is not None and self._filter.drops(block):
+            if self._filter is not None and self._filter.decision(block) is False:
                 return None
             event = self._decode_raw(payload, block)
             if self._filter is not None and not self._filter.passes(event):
