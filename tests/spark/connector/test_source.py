@@ -1215,15 +1215,21 @@ def test_an_idle_connection_is_replaced(broker, monkeypatch):
 # --- Streaming: Spark ------------------------------------------------------------------------------------------------
 
 
-def test_a_query_adds_no_variable_to_those_that_queries_share(broker, session, run_query):
+def test_a_query_adds_no_variable_to_those_that_queries_share(broker, session):
     """Two that start at the same time would damage Spark's map of them. Other functions do not get them."""
+    fresh = session.newSession()  # no query has set a variable in its map
+    register(fresh)
 
     def variables():
-        source = session._jsparkSession.sessionState().dataSourceManager().lookupDataSource("nats")
+        source = fresh._jsparkSession.sessionState().dataSourceManager().lookupDataSource("nats")
         return dict(source.dataSourceCls().envVars())
 
     before = variables()
-    run_query(broker.filled(3))
+    options = {"url": broker.server.url, "stream": broker.filled(3), "startingOffsets": "earliest"}
+    rows = fresh.readStream.format("nats").options(**options).load()
+    query = rows.writeStream.format("noop").trigger(availableNow=True).start()
+    assert query.awaitTermination(SECONDS)
+    assert query.lastProgress.numInputRows == 3
     assert variables().keys() == before.keys()
     assert variables() != before
     assert "SPARK_BUFFER_SIZE" not in session.sparkContext.environment
