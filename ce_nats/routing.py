@@ -209,7 +209,7 @@ class AnyRouter:
         gets_batch: bool = False,
     ) -> Callable[[_HandlerT], _HandlerT]:
         """Return a decorator that registers a handler; an invalid pattern or filter is an error now."""
-        found = None if filter is None else MessageFilter(cesql.compile(filter), f"router pattern {pattern}")
+        found = MessageFilter.of(filter, f"router pattern {pattern}")
 
         def register(handler: _HandlerT) -> _HandlerT:
             self._add(pattern, handler, data, found, gets_batch=gets_batch)

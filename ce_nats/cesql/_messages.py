@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..codec.attributes import are_valid_names
 from ..codec.binary import Dialect
@@ -19,7 +19,7 @@ from ..codec.event import DecodedEvent
 from ..codec.mode import MARKERS, ContentMode, sort_names
 from ..errors import preview
 from ._evaluate import StopError, stop
-from ._expression import Expression
+from ._expression import Expression, compile
 from ._syntax import Call, walk
 
 _log: Final = logging.getLogger("ce_nats.filter")
@@ -92,6 +92,16 @@ class MessageFilter:
         # A function of the program may have another result later.
         calls = (part.function for part in walk(expression._tree) if isinstance(part, Call) and part.function)
         self._max_known = _MAX_KNOWN if all(function.is_built_in for function in calls) else 0
+
+    @classmethod
+    def of(cls, filter: str | Expression | None, source: str, **options: Any) -> MessageFilter | None:
+        """
+        Return the filter of an option ``filter``; None without one.
+
+        Raises:
+            ParseError: It is not an expression.
+        """
+        return None if filter is None else cls(compile(filter), source, **options)
 
     def decision(self, block: bytes | None) -> bool | None:
         """Whether the event in binary mode with this header block passes; None if it has to be decoded."""

@@ -78,10 +78,10 @@ def capture(
     Write messages to Parquet or JSON lines.
 
     Messages are written unchanged, whether they are events or not; with --filter, except for events that do not pass. A
-    capture of a stream continues after the last
-    message in the output, even if the earlier capture was interrupted. --since and --until are times at which messages
-    were stored. Without --stream, new messages are captured until Ctrl-C (exit status 0), or until the connection is
-    closed permanently (exit status 3); nats-py then does not preserve repeated headers and bytes that are not UTF-8.
+    capture of a stream continues after the last message in the output, even if the earlier capture was interrupted.
+    --since and --until are times at which messages were stored. Without --stream, new messages are captured until
+    Ctrl-C (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not
+    preserve repeated headers and bytes that are not UTF-8.
 
     If the stream removes messages before they are captured, their sequences are printed, later messages are captured,
     and the exit status is 3.

@@ -67,7 +67,7 @@ def evaluation(expression: cesql.Expression, event: Mapping[str, Any]) -> dict[s
     """
     result = expression.evaluate(event)
     return {
-        "passes": expression.matches(event),
+        "passes": result.value is True and not result.errors,
         "value": result.value,
         "errors": [str(error) for error in result.errors],
         "parts": list(_parts(expression._tree, event, 0)),

@@ -64,6 +64,11 @@ pickle_by(Shipped, _reduce)
 cloudpickle.register_pickle_by_value(shipping)  # type: ignore[no-untyped-call]
 
 
+def context_of(spark: SparkSession) -> SparkContext | None:
+    """Return the context of a session; None with Spark Connect, whose context is on the server."""
+    return getattr(spark, "sparkContext", None)
+
+
 def check_workers(spark: SparkSession) -> None:
     """
     Check that workers on this machine run the same version of Python as this process, and can import ce_nats.
@@ -74,8 +79,8 @@ def check_workers(spark: SparkSession) -> None:
     Raises:
         ImportError: The check failed; the text states what to configure.
     """
-    context = getattr(spark, "sparkContext", None)  # None with Spark Connect
-    if context is None or not context.master.startswith("local"):
+    context = context_of(spark)
+    if context is None or not str(context.master).startswith("local"):
         return
     python = context.pythonExec
     path = shutil.which(python)

@@ -116,10 +116,8 @@ class _Options:
 
     def filter_of(self, source: str) -> MessageFilter | None:
         """Return the filter for the messages of a consumer."""
-        if self.filter is None:
-            return None
         # An observer gets the events that are filtered.
-        return MessageFilter(
+        return MessageFilter.of(
             self.filter,
             source,
             mode=self.reading.mode,

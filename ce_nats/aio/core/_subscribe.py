@@ -252,12 +252,7 @@ def events(
         "extension_types": extension_types,
     }
     decode = partial(from_nats_message, **options)
-    found = None
-    if filter is not None:
-        expression = cesql.compile(filter)
-        found = MessageFilter(
-            expression, subscription.subject, mode=mode, dialect=dialect, extension_types=extension_types
-        )
+    found = MessageFilter.of(filter, subscription.subject, mode=mode, dialect=dialect, extension_types=extension_types)
     return Events(subscription, decode, raw_decoder(**options), found, validator_of(validate))
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
 from .._pipelines import in_pipeline
+from .._workers import context_of
 from ._inline import add_fields
 from ._schema import FLAT
 
@@ -71,11 +72,12 @@ def load(spark: SparkSession) -> None:
 
 
 def _add(spark: SparkSession, jar: str) -> None:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    context = context_of(spark)
+    if context is None:
         spark.addArtifact(jar)
-    elif spark.sparkContext not in _thread.contexts:
+    elif context not in _thread.contexts:
         spark.sql("ADD JAR '" + jar.replace("\\", "\\\\").replace("'", "\\'") + "'")
-        _thread.contexts.add(spark.sparkContext)
+        _thread.contexts.add(context)
     spark.conf.set(_CATALOG, _CATALOG_CLASS)
     # The first call of a function creates the catalog with the class loader of this thread; the session keeps it.
     spark.sql(f"SELECT {_FROM_NATS}(NULL, NULL)")

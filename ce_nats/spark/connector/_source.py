@@ -23,12 +23,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ... import cesql
 from ..._ranges import OLD_STATE_SECONDS, StreamRange, StreamState
 from ...capture._rows import SCHEMA
 from ...cesql._messages import MessageFilter
 from ...errors import DataLossError, DeliveryError, ErrorCode
-from .._workers import Shipped, check_workers
+from .._workers import Shipped, check_workers, context_of
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
 from ._limits import Limits, Waiting, estimate
 from ._offsets import Offset, advance, changed, check_selection, checked, in_order, ranges, shorter_than, unread
@@ -90,17 +89,16 @@ def register(spark: SparkSession) -> None:
 @contextmanager
 def _variables(spark: SparkSession) -> Iterator[None]:
     """Give a data source that is registered meanwhile the variables in ``_VARIABLES``."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        yield  # the server registers it
+    context = context_of(spark)
+    if context is None:  # the server registers it
+        yield
         return
-    environment = spark.sparkContext.environment
-    added = {name: value for name, value in _VARIABLES.items() if name not in environment}
-    environment.update(added)
+    before = context.environment
+    context.environment = {**_VARIABLES, **before}
     try:
         yield
     finally:
-        for name in added:
-            del environment[name]
+        context.environment = before
 
 
 def _register_as_active(spark: SparkSession) -> None:
@@ -420,7 +418,7 @@ def _record_batches(
     from ._batches import passing, record_batch
     from ._blocking import Blocking
 
-    chosen = None if expression is None else MessageFilter(cesql.compile(expression), f"stream {wanted.stream}")
+    chosen = MessageFilter.of(expression, f"stream {wanted.stream}")
     with Blocking() as blocking:
         batches = read_range(
             connection.connect,
